@@ -1,0 +1,73 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The command nova-gpu-passthru."""
+
+import argparse
+import importlib.metadata
+import sys
+from collections.abc import Sequence
+
+from cliff import app
+from cliff import commandmanager
+from oslo_config import cfg
+
+from nova_gpu_passthru import conf
+
+
+class Command(app.App):
+    """Shows what nova_gpu_passthru makes of a host."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            description='Shows what the GPU passthrough driver makes of this '
+                        'host.',
+            version=importlib.metadata.version('nova-gpu-passthru'),
+            command_manager=commandmanager.CommandManager(
+                'nova_gpu_passthru.commands'),
+            deferred_help=True)
+
+    def build_option_parser(
+            self, description: str | None, version: str | None,
+            argparse_kwargs: dict[str, object] | None = None
+    ) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().build_option_parser(
+            description, version, argparse_kwargs)
+        parser.add_argument(
+            '--config-file', action='append', metavar='FILE',
+            help="nova-compute's configuration, by default nova.conf and "
+                 "nova-compute.conf in /etc/nova; may be given several times")
+        return parser
+
+    def read_config(self) -> cfg.ConfigOpts:
+        """Reads the configuration that nova-compute would have."""
+        files = self.options.config_file
+        if files is None:
+            # As nova-compute does, and some distributions add the second.
+            files = [*cfg.find_config_files('nova', 'nova-compute'),
+                     *cfg.find_config_files('nova', 'nova-compute',
+                                            extension='/nova-compute.conf')]
+        config = cfg.ConfigOpts()
+        conf.register_opts(config)
+        config([], project='nova', default_config_files=files,
+               default_config_dirs=[])
+        return config
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command.
+
+    :param argv: the arguments, those of the process by default
+    :returns: the exit status
+    """
+    status: int = Command().run(sys.argv[1:] if argv is None else list(argv))
+    return status

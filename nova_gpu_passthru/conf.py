@@ -1,0 +1,98 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The options of [gpu_passthru]."""
+
+from oslo_config import cfg
+
+from nova_gpu_passthru.host import policy
+
+GROUP = cfg.OptGroup(
+    'gpu_passthru', title='GPU passthrough',
+    help="""
+Which GPUs of the host nova-compute takes from their drivers and gives to
+guests. Nothing has to be set: by default that is every GPU except emulated
+ones, displays of management controllers, graphics integrated in the CPU, and
+the host's only console. ``nova-gpu-passthru list`` shows the result.
+""")
+
+OPTS = [
+    cfg.ListOpt(
+        'include', default=[], item_type=cfg.types.String(),
+        help="""
+Displays and accelerators to offer although they stay with the host by
+default.
+
+Each entry is a PCI address (``0000:3b:00.0``) or vendor and device id
+(``10de:2330``), in hexadecimal. An entry that is neither stops the service.
+What cannot be passed at all, such as a virtual function or a GPU without an
+IOMMU group, is not offered even where it is named here.
+
+Related options:
+
+* ``exclude`` wins where both name a card
+"""),
+    cfg.ListOpt(
+        'exclude', default=[], item_type=cfg.types.String(),
+        help="""
+GPUs to leave alone.
+
+Each entry is a PCI address (``0000:3b:00.0``) or vendor and device id
+(``10de:2330``), in hexadecimal. An entry that is neither stops the service.
+A card stays with the host when an entry names any of its functions. A card
+that a guest holds stays with that guest until the guest is gone.
+"""),
+    cfg.StrOpt(
+        'boot_vga', default=policy.BootVGA.AUTO.value,
+        choices=[
+            (policy.BootVGA.AUTO.value,
+             'Offer it only where another display (of a management '
+             'controller, integrated, or excluded) stays with the host, or '
+             'where no host driver has it any more.'),
+            (policy.BootVGA.OFFER.value, 'Offer it like any other GPU.'),
+            (policy.BootVGA.WITHHOLD.value, 'Leave it to the host.'),
+        ],
+        help="""
+What to do with the GPU that the firmware shows the console on.
+"""),
+    cfg.IntOpt(
+        'detach_timeout', default=60, min=1,
+        help="""
+Seconds that a card may take to be detached from its host driver when
+nova-compute starts. A driver does not let go while a process uses the card. A
+card that takes longer is withheld; the others are offered.
+"""),
+]
+
+
+def register_opts(conf: cfg.ConfigOpts) -> None:
+    """Makes the options known to a configuration; may be called again."""
+    conf.register_group(GROUP)
+    conf.register_opts(OPTS, group=GROUP)
+
+
+def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
+    """Entry point of the oslo.config generator."""
+    return [(GROUP, OPTS)]
+
+
+def read_policy(conf: cfg.ConfigOpts) -> policy.Policy:
+    """Reads the options that decide about cards.
+
+    :raises InvalidDeviceEntry: if an entry of include or exclude is neither
+        a PCI address nor vendor:device; the text is quoted
+    """
+    options = conf.gpu_passthru
+    return policy.Policy(
+        include=policy.DeviceList.parse(options.include, 'include'),
+        exclude=policy.DeviceList.parse(options.exclude, 'exclude'),
+        boot_vga=policy.BootVGA(options.boot_vga))

@@ -1,0 +1,177 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Reads the host's PCI devices in a libvirt domain and writes cards into it.
+
+The format is described at https://libvirt.org/formatdomain.html.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterator, Sequence
+
+from lxml import etree
+
+from nova_gpu_passthru import exceptions
+from nova_gpu_passthru.guest import slots
+from nova_gpu_passthru.host import cards as host_cards
+from nova_gpu_passthru.host import pci
+
+NAMESPACE = 'urn:nova-gpu-passthru:domain:1'
+
+_HEX = re.compile(r'0[xX][0-9a-fA-F]+')
+_OCTAL = re.compile(r'0[0-7]+')
+
+
+@dataclasses.dataclass(frozen=True)
+class DomainDevices:
+    """What a domain holds of the host.
+
+    :ivar uuid: the domain's, which is its Nova instance's
+    :ivar name: the domain's
+    :ivar addresses: the host's PCI functions that it names
+    :ivar models: the model of each card that this driver gave it, by the
+        card's address; tells whether the bus was renumbered since
+    """
+
+    uuid: str
+    name: str
+    addresses: frozenset[pci.PCIAddress]
+    models: dict[pci.PCIAddress, str] = dataclasses.field(
+        default_factory=dict)
+
+    def merged(self, other: 'DomainDevices') -> 'DomainDevices':
+        """What either description of one domain holds."""
+        return dataclasses.replace(
+            self, addresses=self.addresses | other.addresses,
+            models=self.models | other.models)
+
+
+def read(xml: str) -> DomainDevices:
+    """Reads what a domain holds of the host.
+
+    Domains that other tools wrote are read too: the domain of an address
+    may be missing, numbers may be decimal or hexadecimal, and what cannot be
+    understood is no address. Interfaces of type hostdev hold a function as
+    well.
+
+    :param xml: the domain's XML
+    :raises etree.XMLSyntaxError: if it is no XML
+    """
+    root = etree.fromstring(xml)
+    sources = root.iterfind("devices/hostdev[@type='pci']/source/address")
+    interfaces = root.iterfind("devices/interface/source/address[@type='pci']")
+    found = {_address(element) for element in (*sources, *interfaces)}
+    return DomainDevices(
+        uuid=root.findtext('uuid', ''), name=root.findtext('name', ''),
+        addresses=frozenset(a for a in found if a is not None),
+        models=dict(_models(root)))
+
+
+def _models(root: etree._Element) -> Iterator[tuple[pci.PCIAddress, str]]:
+    for element in root.iterfind(f'metadata/{{{NAMESPACE}}}cards/'
+                                 f'{{{NAMESPACE}}}card'):
+        try:
+            address = pci.PCIAddress.parse(element.get('address', ''))
+        except exceptions.InvalidPCIAddress:
+            continue
+        yield address, element.get('model', '')
+
+
+def _address(element: etree._Element) -> pci.PCIAddress | None:
+    try:
+        return pci.PCIAddress(*(
+            _number(element.get(name, default)) for name, default in
+            (('domain', '0'), ('bus', ''), ('slot', ''), ('function', '0'))))
+    except ValueError:
+        return None
+
+
+def _number(text: str) -> int:
+    """Reads a number as libvirt (strtol) does, by what stands before it."""
+    if _HEX.fullmatch(text):
+        return int(text, 16)
+    return int(text, 8 if _OCTAL.fullmatch(text) else 10)
+
+
+def add_cards(xml: str, cards: Sequence[host_cards.Card]) -> str:
+    """Writes cards into a domain that has none of them yet.
+
+    Each device of a card takes one slot of the guest, in which its functions
+    keep their numbers. The same cards in the same order take the same slots.
+
+    :param xml: the domain's XML
+    :param cards: what the guest gets, in the order that it will see
+    :returns: the domain's XML with the cards
+    """
+    root = etree.fromstring(xml, etree.XMLParser(remove_blank_text=True))
+    devices = root.find('devices')
+    free_slots = slots.of_domain(root)
+    for card in cards:
+        for device in _devices_of(card):
+            slot = free_slots.take(devices)
+            # A guest looks for the others only where it finds function 0.
+            first = min(f.address.function for f in device)
+            for function in device:
+                number = function.address.function
+                devices.append(_hostdev(
+                    function, slot, 0 if number == first else number,
+                    multifunction=len(device) > 1 and number == first))
+    _metadata(root).append(_cards_element(cards))
+    return str(etree.tostring(root, encoding='unicode', pretty_print=True))
+
+
+def _devices_of(card: host_cards.Card) -> list[list[pci.PCIFunction]]:
+    """A card's functions by their slot on the host, the GPU's first."""
+    devices: dict[tuple[int, int, int], list[pci.PCIFunction]] = {}
+    for function in sorted(card.functions, key=lambda f: (
+            not f.address.in_slot_of(card.address), f.address)):
+        a = function.address
+        devices.setdefault((a.domain, a.bus, a.slot), []).append(function)
+    return list(devices.values())
+
+
+def _hostdev(function: pci.PCIFunction, slot: slots.GuestSlot | None,
+             number: int, multifunction: bool) -> etree._Element:
+    # managed='no': libvirt leaves the function on its stub driver when the
+    # guest ends, so no host driver can catch it before the next guest.
+    hostdev = etree.Element('hostdev', mode='subsystem', type='pci',
+                            managed='no')
+    source = etree.SubElement(hostdev, 'source')
+    a = function.address
+    etree.SubElement(source, 'address', domain=f'0x{a.domain:04x}',
+                     bus=f'0x{a.bus:02x}', slot=f'0x{a.slot:02x}',
+                     function=f'0x{a.function:x}')
+    if slot is not None:
+        address = etree.SubElement(
+            hostdev, 'address', type='pci', domain='0x0000',
+            bus=f'0x{slot.bus:02x}', slot=f'0x{slot.slot:02x}',
+            function=f'0x{number:x}')
+        if multifunction:
+            address.set('multifunction', 'on')
+    return hostdev
+
+
+def _metadata(root: etree._Element) -> etree._Element:
+    metadata = root.find('metadata')
+    if metadata is None:
+        metadata = etree.SubElement(root, 'metadata')
+    return metadata
+
+
+def _cards_element(cards: Sequence[host_cards.Card]) -> etree._Element:
+    element = etree.Element(f'{{{NAMESPACE}}}cards',
+                            nsmap={'gpu_passthru': NAMESPACE})
+    for card in cards:
+        etree.SubElement(element, f'{{{NAMESPACE}}}card',
+                         address=str(card.address), model=card.model)
+    return element

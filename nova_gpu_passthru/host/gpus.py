@@ -1,0 +1,219 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""All GPUs of this host: found, detached, claimed, counted."""
+
+import collections
+import contextlib
+import dataclasses
+import json
+from collections.abc import Iterable
+
+from oslo_log import log as logging
+
+from nova_gpu_passthru import exceptions
+from nova_gpu_passthru import flavor
+from nova_gpu_passthru.host import binding
+from nova_gpu_passthru.host import cards as host_cards
+from nova_gpu_passthru.host import claims as host_claims
+from nova_gpu_passthru.host import hypervisor as host_hypervisor
+from nova_gpu_passthru.host import pci
+from nova_gpu_passthru.host import policy as host_policy
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Usage:
+    """What the scheduler is told of a host.
+
+    :ivar total_gpus: cards that guests can have or have
+    :ivar free_by_model: cards that a guest can have now, by their model
+    """
+
+    total_gpus: int
+    free_by_model: dict[str, int]
+
+    @property
+    def free_gpus(self) -> int:
+        return sum(self.free_by_model.values())
+
+    def to_json(self) -> str:
+        return json.dumps({'free_gpus': self.free_gpus,
+                           'total_gpus': self.total_gpus,
+                           'free_by_model': self.free_by_model},
+                          sort_keys=True)
+
+
+class HostGPUs:
+    """The GPUs of one host and who holds them.
+
+    Until start() it has none.
+
+    :param sysfs: where cards are found
+    :param hypervisor: where domains are read and cards detached
+    """
+
+    def __init__(self, sysfs: pci.Sysfs,
+                 hypervisor: host_hypervisor.Hypervisor) -> None:
+        self._sysfs = sysfs
+        self._policy: host_policy.Policy | None = None
+        self._binder = binding.Binder(sysfs, hypervisor)
+        self._claims = host_claims.Claims(hypervisor)
+        self._cards: tuple[host_cards.Card, ...] = ()
+        self._failures: dict[pci.PCIAddress, str] = {}
+        self._reported: dict[pci.PCIAddress, str] = {}
+
+    @property
+    def cards(self) -> tuple[host_cards.Card, ...]:
+        """All candidates with their verdicts, as last read."""
+        return self._cards
+
+    def start(self, policy: host_policy.Policy,
+              detach_timeout: float) -> None:
+        """Finds the cards and detaches those that are offered and free.
+
+        :param policy: what the operator wants
+        :param detach_timeout: seconds that one card may take to be detached
+        """
+        self._policy = policy
+        self._binder.timeout = detach_timeout
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Looks at the host again and detaches what is offered and free.
+
+        While nobody knows what the domains hold nothing is detached. What
+        failed to be detached is not tried again until nova-compute starts
+        anew, but is offered when it is on a stub driver after all.
+        """
+        if self._policy is None:
+            return
+        cards = host_cards.find(self._sysfs, self._policy)
+        if not cards and not self._cards:
+            return
+        self._claims.read_domains()
+        if self._claims.known:
+            held = self._claims.holders(cards)
+            waiting = [card for card in cards
+                       if card.offered and not card.on_stub and
+                       card.address not in held and
+                       card.address not in self._failures]
+            if waiting:
+                self._failures.update(self._binder.detach(waiting))
+                cards = host_cards.find(self._sysfs, self._policy)
+        self._cards = tuple(self._with_failure(card) for card in cards)
+        self._log_changes()
+
+    def claim(self, uuid: str, request: flavor.GPURequest
+              ) -> tuple[host_cards.Card, ...]:
+        """Gives an instance the cards that it asks for, or those it has.
+
+        :param uuid: the instance's
+        :param request: what its flavor asks for
+        :returns: exactly as many cards as asked for, in the order of
+            addresses
+        :raises NotEnoughGPUs: if this host cannot give them
+        """
+        return self._claims.claim(uuid, request, self._cards)
+
+    def restore(self, requests: Iterable[tuple[str, flavor.GPURequest]]
+                ) -> None:
+        """Claims again, after a restart, for the instances of this host.
+
+        Most have a domain that names their cards. One that lost it when the
+        service ended, in a hard reboot say, gets cards picked for it now, so
+        that nobody takes the last ones before it starts.
+
+        :param requests: uuid and request of each instance that asks for GPUs
+        """
+        without = []
+        for uuid, request in requests:
+            if self._claims.has_claim(uuid):
+                self._claims.keep(uuid)
+            else:
+                without.append((uuid, request))
+        for uuid, request in without:
+            try:
+                self.claim(uuid, request)
+            except exceptions.NotEnoughGPUs as error:
+                LOG.warning('%s It cannot start until there are.', error)
+
+    def kept(self, uuid: str) -> contextlib.AbstractContextManager[None]:
+        """Lets an instance keep its cards while it may have no domain.
+
+        Until the end release() does nothing for this instance.
+        """
+        return self._claims.kept(uuid)
+
+    def release(self, uuid: str) -> None:
+        """Takes an instance's cards back once it has no domain."""
+        if self._claims.release(uuid):
+            LOG.info('GPUs of instance %(uuid)s are given back; free now: '
+                     '%(free)d', {'uuid': uuid,
+                                  'free': self.usage().free_gpus})
+
+    def has_claim(self, uuid: str) -> bool:
+        """Whether an instance holds cards."""
+        return self._claims.has_claim(uuid)
+
+    def holders(self) -> dict[pci.PCIAddress, tuple[str, ...]]:
+        """Tells who holds each card: uuids by the card's address."""
+        return self._claims.holders(self._cards)
+
+    def usage(self) -> Usage:
+        """Counts the cards of this host.
+
+        While nobody knows what the domains hold, none is free.
+        """
+        held = self.holders()
+        total = sum(card.ready or card.address in held
+                    for card in self._cards)
+        free = []
+        if self._claims.known:
+            taken = {a for card in self._cards if card.address in held
+                     for a in card.addresses}
+            free = host_claims.available(
+                (card for card in self._cards if card.ready), taken,
+                self._cards)
+        counts = collections.Counter(card.model for card in free)
+        models = {card.model for card in self._cards if card.ready}
+        return Usage(total, {model: counts[model]
+                             for model in sorted(models)})
+
+    def has_candidates(self) -> bool:
+        """Whether the host has what is or could become an offered card."""
+        return any(not card.host_display for card in self._cards)
+
+    def _with_failure(self, card: host_cards.Card) -> host_cards.Card:
+        if not card.offered or card.on_stub:
+            self._failures.pop(card.address, None)
+            return card
+        if card.address in self._failures:
+            return card.withheld(self._failures[card.address])
+        return card
+
+    def _log_changes(self) -> None:
+        """Says each verdict once, and again when it changes."""
+        for card in self._cards:
+            if self._reported.get(card.address) == card.reason:
+                continue
+            self._reported[card.address] = card.reason
+            if card.offered:
+                LOG.info('GPU %s is offered to guests', card)
+            else:
+                LOG.info('GPU %(card)s is withheld: %(reason)s',
+                         {'card': card, 'reason': card.reason})
+        for address in self._reported.keys() - {
+                card.address for card in self._cards}:
+            del self._reported[address]
+            LOG.warning('GPU %s is gone from the bus', address)
