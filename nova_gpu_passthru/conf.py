@@ -13,6 +13,7 @@
 """The options of [gpu_passthru]."""
 
 from oslo_config import cfg
+from oslo_config import types
 
 from nova_gpu_passthru.host import policy
 
@@ -27,7 +28,7 @@ the host's only console. ``nova-gpu-passthru list`` shows the result.
 
 OPTS = [
     cfg.ListOpt(
-        'include', default=[], item_type=cfg.types.String(),
+        'include', default=[], item_type=types.String(),
         help="""
 Displays and accelerators to offer although they stay with the host by
 default.
@@ -42,7 +43,7 @@ Related options:
 * ``exclude`` wins where both name a card
 """),
     cfg.ListOpt(
-        'exclude', default=[], item_type=cfg.types.String(),
+        'exclude', default=[], item_type=types.String(),
         help="""
 GPUs to leave alone.
 

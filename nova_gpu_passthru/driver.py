@@ -15,17 +15,17 @@
 Every hook calls what does the work in host/ and guest/, and then super().
 """
 
+from collections.abc import Iterator
 import contextlib
 import re
-from collections.abc import Iterator
 from typing import Any
 
+from nova.compute import task_states
 from nova import conf as nova_conf
 from nova import context as nova_context
 from nova import exception
 from nova import objects
 from nova import version as nova_version
-from nova.compute import task_states
 from nova.virt.libvirt import driver as libvirt_driver
 from nova.virt.libvirt import host as libvirt_host
 from oslo_log import log as logging

@@ -12,9 +12,9 @@
 
 """What a flavor asks for. The one parser of our extra specs."""
 
+from collections.abc import Mapping
 import dataclasses
 import re
-from collections.abc import Mapping
 
 from nova_gpu_passthru import exceptions
 

@@ -23,12 +23,12 @@ Other services load os-vif too, so nothing of Nova is imported here. Checked
 with Nova 31 to 34.
 """
 
+from collections.abc import Sequence
 import importlib
 import importlib.abc
 import importlib.machinery
 import sys
 import types
-from collections.abc import Sequence
 
 from os_vif import objects
 from os_vif import plugin

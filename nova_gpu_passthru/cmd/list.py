@@ -13,17 +13,17 @@
 """nova-gpu-passthru list"""
 
 import argparse
-import pathlib
 from collections.abc import Iterable, Iterator
+import pathlib
 from typing import Any
 
 from cliff import columns
 from cliff import lister
 import libvirt
 
+from nova_gpu_passthru.cmd import pci_ids
 from nova_gpu_passthru import conf
 from nova_gpu_passthru import exceptions
-from nova_gpu_passthru.cmd import pci_ids
 from nova_gpu_passthru.guest import domain
 from nova_gpu_passthru.host import cards as host_cards
 from nova_gpu_passthru.host import hypervisor
@@ -102,12 +102,11 @@ class List(lister.Lister):
 def _row(card: host_cards.Card, names: dict[str, str],
          holders: dict[pci.PCIAddress, str]) -> tuple[Any, ...]:
     holder = next(_held_by(card, holders), None)
-    groups = sorted(card.iommu_groups)
     return (
         str(card.address), 'offered' if card.offered else 'withheld',
         card.reason, Addresses([str(f.address) for f in card.companions]),
         card.model, Optional(names.get(card.model, '')),
-        Optional(card.numa_node), Optional(groups[0] if groups else None),
+        Optional(card.numa_node), Optional(card.main.iommu_group),
         Optional(card.main.driver), Optional(holder))
 
 

@@ -13,9 +13,9 @@
 """The command nova-gpu-passthru."""
 
 import argparse
+from collections.abc import Sequence
 import importlib.metadata
 import sys
-from collections.abc import Sequence
 
 from cliff import app
 from cliff import commandmanager

@@ -16,8 +16,8 @@ The format is described in the file itself (https://pci-ids.ucw.cz): a line
 for each vendor and, after a tab, one for each of its devices.
 """
 
-import pathlib
 from collections.abc import Collection, Iterable
+import pathlib
 
 _FILES = (pathlib.Path('/usr/share/misc/pci.ids'),
           pathlib.Path('/usr/share/hwdata/pci.ids'))

@@ -15,9 +15,9 @@
 The format is described at https://libvirt.org/formatdomain.html.
 """
 
+from collections.abc import Iterator, Sequence
 import dataclasses
 import re
-from collections.abc import Iterator, Sequence
 
 from lxml import etree
 

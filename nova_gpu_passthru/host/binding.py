@@ -17,10 +17,11 @@ what is not (seen with a root port: the kernel refused the probe, libvirt
 returned 0), so the driver is read back from sysfs.
 """
 
+from collections.abc import Iterable
 import contextlib
+import dataclasses
 import threading
 import time
-from collections.abc import Iterable
 
 import libvirt
 from oslo_log import log as logging
@@ -33,19 +34,23 @@ from nova_gpu_passthru.host import pci
 LOG = logging.getLogger(__name__)
 
 
+@dataclasses.dataclass(eq=False)
 class _Attempt:
     """One card on its way to the stub driver, in a thread of its own."""
 
-    def __init__(self, card: host_cards.Card) -> None:
-        self.card = card
-        self.failure = ''
-        self.started = time.monotonic()
-        self.seconds = 0.0
-        self.thread: threading.Thread | None = None
+    card: host_cards.Card
+    done: bool = False
+    failure: str = ''
 
 
 class Binder:
-    """Detaches cards side by side, each within a time limit.
+    """Detaches cards side by side, within a time limit.
+
+    libvirt holds the lock of its PCI devices while a driver lets go of one
+    (virHostdevPCINodeDeviceDetach), so in truth cards may well go one after
+    the other, and one that never goes stops those behind it. A card's time
+    therefore starts anew when another one is done, and whichever gets
+    detached too late counts as detached all the same.
 
     :param sysfs: where the drivers are read back
     :param hypervisor: where devices are detached
@@ -58,6 +63,7 @@ class Binder:
         self._sysfs = sysfs
         self._hypervisor = hypervisor
         self.timeout = timeout
+        self._progress = threading.Condition()
         self._running: dict[pci.PCIAddress, _Attempt] = {}
 
     def detach(self, cards: Iterable[host_cards.Card]
@@ -65,20 +71,28 @@ class Binder:
         """Detaches cards that no guest holds.
 
         A card of which one function cannot be detached is put back. One that
-        takes too long is left to its thread: libvirt offers no way to call
-        it off.
+        takes too long is left to its thread: libvirt has no way to call it
+        off.
 
         :param cards: the cards; functions on a stub driver are left as they
             are
         :returns: for each card that is not detached, by its address, why
         """
         attempts = [self._start(card) for card in cards]
-        for attempt in attempts:
-            assert attempt.thread is not None
-            left = attempt.started + self.timeout - time.monotonic()
-            attempt.thread.join(max(0.0, left))
-        return {attempt.card.address: self._failure(attempt)
-                for attempt in attempts if self._failure(attempt)}
+        with self._progress:
+            waiting = attempts
+            while waiting and self._progress.wait_for(
+                    lambda: any(attempt.done for attempt in waiting),
+                    self.timeout):
+                waiting = [a for a in waiting if not a.done]
+        for attempt in waiting:
+            attempt.failure = (
+                f'{_drivers(attempt.card)} has not let go of it within '
+                f'{self.timeout:.0f} s. A process may use the card '
+                f'(nvidia-persistenced, a compute job, a display): stop it, '
+                f'and the card is offered once it is detached')
+        return {attempt.card.address: attempt.failure
+                for attempt in attempts if attempt.failure}
 
     def _start(self, card: host_cards.Card) -> _Attempt:
         attempt = self._running.get(card.address)
@@ -86,41 +100,32 @@ class Binder:
             attempt = self._running[card.address] = _Attempt(card)
             # A daemon, so that a call that never returns does not keep the
             # service from stopping.
-            attempt.thread = threading.Thread(
-                target=self._run, args=(attempt,), daemon=True,
-                name=f'detach-{card.address}')
-            attempt.thread.start()
+            threading.Thread(target=self._run, args=(attempt,), daemon=True,
+                             name=f'detach-{card.address}').start()
         return attempt
 
-    def _failure(self, attempt: _Attempt) -> str:
-        if attempt.thread is not None and attempt.thread.is_alive():
-            return (f'its driver {_drivers(attempt.card)} has not let go of '
-                    f'it within {self.timeout:.0f} s; a process may use it '
-                    f'(nvidia-persistenced, a compute job, a display): stop '
-                    f'it, the card is offered as soon as it is free')
-        return attempt.failure
-
     def _run(self, attempt: _Attempt) -> None:
-        card = attempt.card
+        card, started = attempt.card, time.monotonic()
+        failure = ''
         try:
             with contextlib.ExitStack() as undo:
                 for function in card.functions:
                     if not function.on_stub:
                         self._detach_function(function, undo)
                 undo.pop_all()
-        except exceptions.DetachFailed as error:
-            attempt.failure = str(error)
-        except Exception as error:
-            LOG.exception('Detaching GPU %s failed', card)
-            attempt.failure = f'detaching it failed: {error}'
-        finally:
-            self._running.pop(card.address, None)
-        attempt.seconds = time.monotonic() - attempt.started
-        if not attempt.failure:
             LOG.info('GPU %(card)s was detached from %(drivers)s in '
                      '%(seconds).1f s',
                      {'card': card, 'drivers': _drivers(card),
-                      'seconds': attempt.seconds})
+                      'seconds': time.monotonic() - started})
+        except exceptions.DetachFailed as error:
+            failure = str(error)
+        except Exception as error:
+            LOG.exception('Detaching GPU %s failed', card)
+            failure = f'detaching it failed: {error}'
+        with self._progress:
+            attempt.failure, attempt.done = failure, True
+            del self._running[card.address]
+            self._progress.notify_all()
 
     def _detach_function(self, function: pci.PCIFunction,
                          undo: contextlib.ExitStack) -> None:

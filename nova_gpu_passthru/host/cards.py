@@ -119,6 +119,8 @@ def _judged(main: pci.PCIFunction, own: tuple[pci.PCIFunction, ...],
             policy: host_policy.Policy) -> Card:
     """Makes a card with the verdict that it has by itself."""
     card = Card(main.address, own)
+    if main.physfn is not None:
+        return card.withheld(f'it is a virtual function of {main.physfn}')
     try:
         card = dataclasses.replace(
             card, numa_node=sysfs.numa_node(main.address),
@@ -129,15 +131,13 @@ def _judged(main: pci.PCIFunction, own: tuple[pci.PCIFunction, ...],
     unwanted = (_excluded(card, policy) or
                 _of_the_host(card, functions, policy))
     return dataclasses.replace(
-        card, reason=impossible or unwanted or _mixed(card),
-        host_display=bool(unwanted) and main.physfn is None and
+        card, reason=unwanted or impossible or _mixed(card),
+        host_display=bool(unwanted) and
         main.base_class == grouping.DISPLAY and sysfs.responds(main.address))
 
 
 def _impossible(card: Card, sysfs: pci.Sysfs) -> str:
     """Says what rules a card out whatever the operator wants."""
-    if card.main.physfn is not None:
-        return f'it is a virtual function of {card.main.physfn}'
     for function in card.functions:
         address = function.address
         if function.fault:

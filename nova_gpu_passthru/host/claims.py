@@ -19,9 +19,9 @@ define it anew (hard reboot, rebuild). All of it stands under one lock.
 """
 
 import collections
+from collections.abc import Collection, Iterable, Iterator, Mapping
 import contextlib
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import libvirt
 from lxml import etree

@@ -13,10 +13,10 @@
 """All GPUs of this host: found, detached, claimed, counted."""
 
 import collections
+from collections.abc import Iterable
 import contextlib
 import dataclasses
 import json
-from collections.abc import Iterable
 
 from oslo_log import log as logging
 

@@ -12,10 +12,10 @@
 
 """What the operator wants offered or kept back."""
 
+from collections.abc import Iterable
 import dataclasses
 import enum
 import re
-from collections.abc import Iterable
 
 from nova_gpu_passthru import exceptions
 from nova_gpu_passthru.host import pci

@@ -12,8 +12,8 @@
 
 """Lets only hosts through that have the GPUs a flavor asks for."""
 
-import json
 from collections.abc import Iterable
+import json
 from typing import Any
 
 from nova import objects
