@@ -81,9 +81,11 @@ class Binder:
         attempts = [self._start(card) for card in cards]
         with self._progress:
             waiting = attempts
-            while waiting and self._progress.wait_for(
+            progress = True
+            while waiting and progress:
+                progress = self._progress.wait_for(
                     lambda: any(attempt.done for attempt in waiting),
-                    self.timeout):
+                    self.timeout)
                 waiting = [a for a in waiting if not a.done]
         for attempt in waiting:
             attempt.failure = (

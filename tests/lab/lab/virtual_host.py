@@ -1,0 +1,143 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The virtual GPU host: a QEMU machine with an IOMMU and no hardware."""
+
+import pathlib
+import subprocess
+import typing
+
+from lab import host_image
+from lab import paths
+from lab import processes
+from lab import qmp
+from lab import steps
+from lab import topology
+
+NAME = 'gpu-host'
+
+ADDRESS = '10.0.2.15'
+
+OUTSIDE = '10.0.2.2'
+"""Where the virtual host sees this machine's loopback interface."""
+
+_BOOT_LIMIT = 180
+
+# "max" emulates AMD's SVM, so that the guests' KVM works in there. QEMU is
+# given no KVM of its own even where there is one: the same run everywhere.
+_MACHINE = """
+-name gpu-host -machine q35 -accel tcg,thread=multi,tb-size=512 -cpu max
+-smp 2 -m 4096
+-object memory-backend-ram,id=memory0,size=2G
+-object memory-backend-ram,id=memory1,size=2G
+-numa node,nodeid=0,memdev=memory0,cpus=0
+-numa node,nodeid=1,memdev=memory1,cpus=1
+-nodefaults -display none -vga none -no-reboot
+-device intel-iommu,intremap=on,caching-mode=on
+-device virtio-blk-pci,drive=disk,bus=pcie.0,addr=0x2
+-device virtio-serial-pci,bus=pcie.0,addr=0x3
+-device virtserialport,chardev=agent,name=org.qemu.guest_agent.0
+-netdev user,id=outside
+-device virtio-net-pci,netdev=outside,mac=52:54:00:00:00:01,bus=pcie.0,\
+addr=0x4,romfile=
+-device virtio-9p-pci,fsdev=work,mount_tag=work,bus=pcie.0,addr=0x5
+-device virtio-9p-pci,fsdev=logs,mount_tag=logs,bus=pcie.0,addr=0x6
+"""
+
+# With a framebuffer console on it, the driver radeon divides by zero on
+# QEMU's card.
+_KERNEL = ('console=ttyS0 quiet panic=-1 intel_iommu=on '
+           'drm_kms_helper.fbdev_emulation=0')
+
+
+class VirtualHost:
+    """One virtual host: its disk outlives its power cycles."""
+
+    def __init__(self, image: pathlib.Path, logs: pathlib.Path) -> None:
+        self._image = image
+        self._logs = logs
+        self._folder = paths.RUN / 'host'
+        self._folder.mkdir()
+        self._initramfs = host_image.boot_files(image, self._folder)
+        self._console = logs / 'host-console.log'
+        self._agent = qmp.Agent(self._folder / 'agent')
+        self._process: processes.Service
+        self._disk = self._folder / 'disk.qcow2'
+        subprocess.run(
+            ['qemu-img', 'create', '-q', '-f', 'qcow2', '-F', 'raw', '-b',
+             image / 'disk.raw', self._disk], check=True)
+
+    def power_on(self) -> None:
+        """Start to boot; wait_ready waits for the end of that."""
+        self._process = processes.Service(
+            'The virtual host', self._command(), self._logs / 'host-qemu.log')
+
+    def _command(self) -> list[str]:
+        unmapped = 'security_model=none'
+        kernel = (f'{_KERNEL} lab.work={paths.WORK} lab.logs={self._logs} '
+                  f'lab.venv={paths.VENV}')
+        return [
+            'qemu-system-x86_64', *_MACHINE.split(),
+            '-kernel', str(self._image / 'vmlinuz'),
+            '-initrd', str(self._initramfs), '-append', kernel,
+            '-drive', f'if=none,id=disk,format=qcow2,file={self._disk},'
+            'cache=unsafe,discard=unmap',
+            # Appended to, so that it also shows the boots before.
+            '-chardev', f'file,id=console,path={self._console},append=on',
+            '-serial', 'chardev:console',
+            '-chardev', f'socket,id=agent,path={self._folder}/agent,'
+            'server=on,wait=off',
+            '-qmp', f'unix:{self._folder}/qmp,server=on,wait=off',
+            # Without remap, inodes of different file systems coincide.
+            '-fsdev', f'local,id=work,path={paths.WORK},{unmapped},'
+            'readonly=on,multidevs=remap',
+            '-fsdev', f'local,id=logs,path={self._logs},{unmapped}',
+            *topology.arguments()]
+
+    def wait_ready(self) -> None:
+        """Wait until libvirt answers and commands can be run."""
+        def ready() -> bool:
+            self._process.check_alive()
+            return self._agent.answers()
+
+        steps.wait_for(ready, 'The virtual host is not ready', _BOOT_LIMIT,
+                       self._console)
+
+    def run(self, script: str, limit: float = 120) -> str:
+        """Run a shell script in the virtual host; return what it printed.
+
+        :raises LabError: when it fails.
+        """
+        result = self.try_run(script, limit)
+        if result.status:
+            raise steps.LabError(
+                f'In the virtual host, exit status {result.status}: {script}'
+                f'\n{result.stdout}{result.stderr}')
+        return result.stdout
+
+    def try_run(self, script: str, limit: float = 120) -> qmp.Result:
+        """Run a shell script that may fail."""
+        return self._agent.run(f'. /run/lab-environment; {script}', limit)
+
+    def qmp(self, command: str, **arguments: typing.Any) -> typing.Any:
+        """Call QEMU: device_del and device_add change the hardware."""
+        return qmp.qmp(self._folder / 'qmp', command, **arguments)
+
+    def power_off(self) -> None:
+        """End the virtual host in order: its disk is written."""
+        self._agent.run('sync; nohup busybox poweroff -f &', 60)
+        self._process.wait(60)
+
+    def power_cut(self) -> None:
+        """End the virtual host as if somebody had pulled the plug."""
+        self.qmp('quit')
+        self._process.wait(60)
