@@ -74,16 +74,43 @@ card that takes longer is withheld; the others are offered.
 """),
 ]
 
+SCHEDULER_OPTS = [
+    cfg.FloatOpt(
+        'gpu_host_avoidance_weight_multiplier', default=100.0,
+        help="""
+How strongly guests without GPUs are kept off hosts with free ones.
+
+This is the multiplier of GPUHostAvoidanceWeigher. The default is large enough
+to outdo Nova's own weighers at their defaults. 0 switches it off; an
+aggregate's metadata of the same name overrides it for its hosts.
+"""),
+    cfg.FloatOpt(
+        'gpu_packing_weight_multiplier', default=100.0,
+        help="""
+How strongly guests with GPUs are sent to the host with the fewest free ones.
+
+This is the multiplier of GPUPackingWeigher. A negative value spreads them
+out, 0 switches it off; an aggregate's metadata of the same name overrides it
+for its hosts.
+"""),
+]
+
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Makes the options known to a configuration; may be called again."""
+    """Makes the options of a compute host known; may be called again."""
     conf.register_group(GROUP)
     conf.register_opts(OPTS, group=GROUP)
 
 
+def register_scheduler_opts(conf: cfg.ConfigOpts) -> None:
+    """Makes the options of a scheduler known; may be called again."""
+    conf.register_group(GROUP)
+    conf.register_opts(SCHEDULER_OPTS, group=GROUP)
+
+
 def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
     """Entry point of the oslo.config generator."""
-    return [(GROUP, OPTS)]
+    return [(GROUP, [*OPTS, *SCHEDULER_OPTS])]
 
 
 def read_policy(conf: cfg.ConfigOpts) -> policy.Policy:

@@ -66,9 +66,9 @@ class _NovaHypervisor:
     def __init__(self, host: libvirt_host.Host) -> None:
         self._host = host
 
-    def domains(self) -> Iterator[str]:
-        # Not list_guests(): a Guest has no way to tell whether it is active
-        # without asking for more than that.
+    def domains(self) -> Iterator[hypervisor.Description]:
+        # Not list_guests(): its Guests do not tell whether they run without
+        # asking for more than that.
         for dom in self._host.list_instance_domains(only_running=False):
             yield from hypervisor.descriptions(dom.XMLDesc, dom.isActive)
 
@@ -117,17 +117,18 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
                              'gpu_passthru': self._gpus.usage().to_json()}
         return data
 
-    def prepare_for_spawn(self, instance: objects.Instance) -> None:
+    def prepare_for_spawn(self, instance: 'objects.Instance') -> None:
         """Claims cards before Nova makes networks and volumes."""
         self._claim(instance)
         super().prepare_for_spawn(instance)
 
-    def failed_spawn_cleanup(self, instance: objects.Instance) -> None:
+    def failed_spawn_cleanup(self, instance: 'objects.Instance') -> None:
         super().failed_spawn_cleanup(instance)
         self._gpus.release(instance.uuid)
 
     def spawn(self, context: nova_context.RequestContext,
-              instance: objects.Instance, *args: Any, **kwargs: Any) -> None:
+              instance: 'objects.Instance', *args: Any,
+              **kwargs: Any) -> None:
         with contextlib.ExitStack() as undo:
             if not self._gpus.has_claim(instance.uuid):
                 undo.callback(self._gpus.release, instance.uuid)
@@ -136,25 +137,26 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
             undo.pop_all()
 
     def reboot(self, context: nova_context.RequestContext,
-               instance: objects.Instance, *args: Any, **kwargs: Any) -> None:
+               instance: 'objects.Instance', *args: Any,
+               **kwargs: Any) -> None:
         with self._gpus.kept(instance.uuid):
             super().reboot(context, instance, *args, **kwargs)
 
     def power_on(self, context: nova_context.RequestContext,
-                 instance: objects.Instance, *args: Any,
+                 instance: 'objects.Instance', *args: Any,
                  **kwargs: Any) -> None:
         with self._gpus.kept(instance.uuid):
             super().power_on(context, instance, *args, **kwargs)
 
     def resume_state_on_host_boot(self, context: nova_context.RequestContext,
-                                  instance: objects.Instance, *args: Any,
+                                  instance: 'objects.Instance', *args: Any,
                                   **kwargs: Any) -> None:
         with self._gpus.kept(instance.uuid):
             super().resume_state_on_host_boot(context, instance, *args,
                                               **kwargs)
 
     def destroy(self, context: nova_context.RequestContext,
-                instance: objects.Instance, *args: Any,
+                instance: 'objects.Instance', *args: Any,
                 **kwargs: Any) -> None:
         with contextlib.ExitStack() as stack:
             if instance.task_state == task_states.REBUILDING:
@@ -164,7 +166,7 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
             self._gpus.release(instance.uuid)
 
     def _get_guest_xml(self, context: nova_context.RequestContext,
-                       instance: objects.Instance, *args: Any,
+                       instance: 'objects.Instance', *args: Any,
                        **kwargs: Any) -> str:
         """Adds the instance's cards to the domain that Nova describes.
 
@@ -199,9 +201,8 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
                 reason=str(error)) from error
 
 
-def _request_of(instance: objects.Instance) -> flavor.GPURequest | None:
-    return flavor.parse(instance.flavor.extra_specs
-                        if 'extra_specs' in instance.flavor else None)
+def _request_of(instance: 'objects.Instance') -> flavor.GPURequest | None:
+    return flavor.parse(flavor.extra_specs_of(instance.flavor))
 
 
 def _requests_on(host: str) -> Iterator[tuple[str, flavor.GPURequest]]:

@@ -15,6 +15,7 @@
 from collections.abc import Mapping
 import dataclasses
 import re
+from typing import Any
 
 from nova_gpu_passthru import exceptions
 
@@ -25,8 +26,8 @@ SCOPED_FREE_GPUS = 'gpu_passthru:free_gpus'
 MODEL = 'gpu_passthru:model'
 
 # N, >=N and >= N; N is a positive number.
-COUNT_PATTERN = r'\s*(?:>=\s*)?0*([1-9][0-9]{0,3})\s*'
-MODEL_PATTERN = r'\s*[0-9a-fA-F]{4}:[0-9a-fA-F]{4}\s*'
+COUNT_PATTERN = r'(?:>= *)?([1-9][0-9]{0,3})'
+MODEL_PATTERN = r'[0-9a-fA-F]{4}:[0-9a-fA-F]{4}'
 
 # resources:PGPU, and its numbered groups (Placement's microversion 1.33).
 _PGPU_KEY = re.compile(r'resources(?:[a-zA-Z0-9_-]{1,64})?:PGPU')
@@ -46,6 +47,14 @@ class GPURequest:
     def __str__(self) -> str:
         kind = f' of model {self.model}' if self.model else ''
         return f'{self.count} GPU{"s" * (self.count != 1)}{kind}'
+
+
+def extra_specs_of(flavor: Any) -> Mapping[str, str] | None:
+    """Gives the extra specs of a Nova flavor that may have none loaded.
+
+    :param flavor: a nova.objects.Flavor
+    """
+    return flavor.extra_specs if 'extra_specs' in flavor else None
 
 
 def parse(extra_specs: Mapping[str, str] | None) -> GPURequest | None:
@@ -92,4 +101,4 @@ def _model(value: str) -> str:
         raise exceptions.InvalidFlavor(
             f'The flavor has {MODEL} = {value!r}, which is no vendor and '
             f'device id: write them in hexadecimal, such as 10de:2330.')
-    return value.strip().lower()
+    return value.lower()

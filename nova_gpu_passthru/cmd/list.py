@@ -88,7 +88,7 @@ class List(lister.Lister):
         """Reads which domain holds each function, if libvirt can be asked."""
         try:
             connection = libvirt.openReadOnly(None)
-            domains = [domain.read(xml) for xml in
+            domains = [domain.read(*description) for description in
                        hypervisor.Connection(connection).domains()]
         except libvirt.libvirtError as error:
             self.app.stderr.write(

@@ -39,6 +39,7 @@ class DomainDevices:
     :ivar uuid: the domain's, which is its Nova instance's
     :ivar name: the domain's
     :ivar addresses: the host's PCI functions that it names
+    :ivar running: whether it runs
     :ivar models: the model of each card that this driver gave it, by the
         card's address; tells whether the bus was renumbered since
     """
@@ -46,6 +47,7 @@ class DomainDevices:
     uuid: str
     name: str
     addresses: frozenset[pci.PCIAddress]
+    running: bool = False
     models: dict[pci.PCIAddress, str] = dataclasses.field(
         default_factory=dict)
 
@@ -53,10 +55,10 @@ class DomainDevices:
         """What either description of one domain holds."""
         return dataclasses.replace(
             self, addresses=self.addresses | other.addresses,
-            models=self.models | other.models)
+            running=self.running or other.running, models=self.models | other.models)
 
 
-def read(xml: str) -> DomainDevices:
+def read(xml: str, running: bool = False) -> DomainDevices:
     """Reads what a domain holds of the host.
 
     Domains that other tools wrote are read too: the domain of an address
@@ -65,6 +67,7 @@ def read(xml: str) -> DomainDevices:
     well.
 
     :param xml: the domain's XML
+    :param running: whether this is how it runs, not how it is defined
     :raises etree.XMLSyntaxError: if it is no XML
     """
     root = etree.fromstring(xml)
@@ -74,7 +77,7 @@ def read(xml: str) -> DomainDevices:
     return DomainDevices(
         uuid=root.findtext('uuid', ''), name=root.findtext('name', ''),
         addresses=frozenset(a for a in found if a is not None),
-        models=dict(_models(root)))
+        running=running, models=dict(_models(root)))
 
 
 def _models(root: etree._Element) -> Iterator[tuple[pci.PCIAddress, str]]:

@@ -44,6 +44,7 @@ class Card:
     :ivar boot_vga: whether the firmware shows the console on it
     :ivar host_display: whether it is a display that stays with the host
     :ivar reason: why it is withheld, for a person; empty if it is offered
+    :ivar by_choice: whether only the operator's policy withholds it
     """
 
     address: pci.PCIAddress
@@ -52,6 +53,7 @@ class Card:
     boot_vga: bool = False
     host_display: bool = False
     reason: str = ''
+    by_choice: bool = False
 
     @property
     def offered(self) -> bool:
@@ -89,9 +91,9 @@ class Card:
         """Whether a guest can be given the card as it is now."""
         return self.offered and self.on_stub
 
-    def withheld(self, reason: str) -> 'Card':
+    def withheld(self, reason: str, by_choice: bool = False) -> 'Card':
         """The same card, kept back for a reason."""
-        return dataclasses.replace(self, reason=reason)
+        return dataclasses.replace(self, reason=reason, by_choice=by_choice)
 
     def __str__(self) -> str:
         return f'{self.address} ({self.model})'
@@ -132,6 +134,7 @@ def _judged(main: pci.PCIFunction, own: tuple[pci.PCIFunction, ...],
                 _of_the_host(card, functions, policy))
     return dataclasses.replace(
         card, reason=unwanted or impossible or _mixed(card),
+        by_choice=bool(unwanted) and not (impossible or _mixed(card)),
         host_display=bool(unwanted) and
         main.base_class == grouping.DISPLAY and sysfs.responds(main.address))
 
@@ -208,13 +211,15 @@ def _with_console_kept(cards: list[Card],
             return card
         if policy.boot_vga is host_policy.BootVGA.WITHHOLD:
             return card.withheld('it is the boot VGA, and [gpu_passthru] '
-                                 'boot_vga is set to withhold')
+                                 'boot_vga is set to withhold',
+                                 by_choice=True)
         if (policy.boot_vga is host_policy.BootVGA.OFFER or
                 card.main.on_stub or host_has_display):
             return card
         return card.withheld(
             'it is the boot VGA and no other display stays with the host; '
-            'set [gpu_passthru] boot_vga to offer to give the console away')
+            'set [gpu_passthru] boot_vga to offer to give the console away',
+            by_choice=True)
 
     return [judged(card) for card in cards]
 

@@ -94,6 +94,14 @@ class Claims:
                     found[card.address] = holders
             return found
 
+    def in_use(self, cards: Iterable[host_cards.Card]
+               ) -> set[pci.PCIAddress]:
+        """Tells which cards a running domain has, by their address."""
+        with self._lock:
+            used = {address for devices in self._domains.values()
+                    if devices.running for address in devices.addresses}
+            return {card.address for card in cards if card.addresses & used}
+
     def claim(self, uuid: str, request: flavor.GPURequest,
               cards: Collection[host_cards.Card]
               ) -> tuple[host_cards.Card, ...]:
@@ -115,12 +123,14 @@ class Claims:
                     f'nova-compute.')
             held = self._held()
             own_addresses = held.pop(uuid, frozenset())
+            own = [card for card in cards if card.addresses & own_addresses
+                   and not self._renumbered(uuid, card)]
             # What a guest has stays its own, also where the operator has
             # excluded it since.
-            own = [card for card in cards if card.addresses & own_addresses]
             fitting = [card for card in cards
                        if request.model in (None, card.model) and
-                       (card.ready or card in own)]
+                       (card.ready or card in own and card.on_stub and
+                        card.by_choice)]
             free = available(fitting, frozenset().union(*held.values()),
                              cards)
             picked = picking.choose(free, request.count, own)
@@ -165,10 +175,14 @@ class Claims:
             held = bool(self._held().get(uuid)) and uuid not in self._kept
             if not held:
                 return False
-            self._claimed.pop(uuid, None)
             listed = self._listed()
-            if listed is not None and uuid not in listed:
+            if listed is None:
+                # As if a domain held it, until two readings miss that.
+                self._domains[uuid] = guest_domain.DomainDevices(
+                    uuid, '', self._held()[uuid])
+            elif uuid not in listed:
                 self._domains.pop(uuid, None)
+            self._claimed.pop(uuid, None)
             return not self._held().get(uuid)
 
     def has_claim(self, uuid: str) -> bool:
@@ -190,14 +204,34 @@ class Claims:
 
     def _read_new_domains(self) -> None:
         """Learns of domains since the last reading; forgets none."""
-        self._domains.update(self._listed() or {})
+        listed = self._listed() or {}
+        self._domains.update(listed)
+        self._absent -= listed.keys()
+
+    def _renumbered(self, uuid: str, card: host_cards.Card) -> bool:
+        """Whether an instance's domain means another card by this address.
+
+        Bus numbers may change when the host boots.
+        """
+        devices = self._domains.get(uuid)
+        if devices is None:
+            return False
+        model = devices.models.get(card.address, card.model)
+        if model == card.model:
+            return False
+        LOG.warning('The domain of instance %(uuid)s names %(address)s, where '
+                    'it had a card of model %(had)s; now a %(has)s is there, '
+                    'which it does not get',
+                    {'uuid': uuid, 'address': card.address, 'had': model,
+                     'has': card.model})
+        return True
 
     def _listed(self) -> _Domains | None:
         """Reads all domains, None if that fails."""
         try:
             listed: _Domains = {}
-            for xml in self._hypervisor.domains():
-                devices = guest_domain.read(xml)
+            for description in self._hypervisor.domains():
+                devices = guest_domain.read(*description)
                 known = listed.get(devices.uuid)
                 listed[devices.uuid] = (
                     devices if known is None else known.merged(devices))

@@ -90,9 +90,10 @@ class HostGPUs:
         self.refresh()
 
     def refresh(self) -> None:
-        """Looks at the host again and detaches what is offered and free.
+        """Looks at the host again and detaches what is offered.
 
-        While nobody knows what the domains hold nothing is detached. What
+        What a running domain has is left alone. One that is only defined
+        needs its cards on a stub driver too, before it can start. While nobody knows what the domains hold nothing is detached. What
         failed to be detached is not tried again until nova-compute starts
         anew, but is offered when it is on a stub driver after all.
         """
@@ -103,10 +104,10 @@ class HostGPUs:
             return
         self._claims.read_domains()
         if self._claims.known:
-            held = self._claims.holders(cards)
+            in_use = self._claims.in_use(cards)
             waiting = [card for card in cards
                        if card.offered and not card.on_stub and
-                       card.address not in held and
+                       card.address not in in_use and
                        card.address not in self._failures]
             if waiting:
                 self._failures.update(self._binder.detach(waiting))
@@ -177,7 +178,7 @@ class HostGPUs:
         """
         held = self.holders()
         total = sum(card.ready or card.address in held
-                    for card in self._cards)
+                    for card in self._cards if card.main.physfn is None)
         free = []
         if self._claims.known:
             taken = {a for card in self._cards if card.address in held
@@ -192,7 +193,8 @@ class HostGPUs:
 
     def has_candidates(self) -> bool:
         """Whether the host has what is or could become an offered card."""
-        return any(not card.host_display for card in self._cards)
+        return any(not card.host_display and card.main.physfn is None
+                   for card in self._cards)
 
     def _with_failure(self, card: host_cards.Card) -> host_cards.Card:
         if not card.offered or card.on_stub:

@@ -13,9 +13,16 @@
 """What this package needs of libvirt, and nothing more of it."""
 
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import libvirt
+
+
+class Description(NamedTuple):
+    """A domain as it is defined or as it runs."""
+
+    xml: str
+    running: bool
 
 
 class NodeDevice(Protocol):
@@ -31,11 +38,11 @@ class NodeDevice(Protocol):
 class Hypervisor(Protocol):
     """A libvirt host; every call may raise libvirt.libvirtError."""
 
-    def domains(self) -> Iterator[str]:
-        """Gives the XML of every domain, running or defined.
+    def domains(self) -> Iterator[Description]:
+        """Describes every domain of the host.
 
-        A running domain is given twice, as it runs and as it is defined: a
-        device may be in one of them only.
+        A running domain is described twice, as it is defined and as it runs:
+        a device may be in one of them only.
         """
 
     def node_device(self, name: str) -> NodeDevice:
@@ -51,7 +58,7 @@ class Connection:
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
-    def domains(self) -> Iterator[str]:
+    def domains(self) -> Iterator[Description]:
         for domain in self._connection.listAllDomains():
             yield from descriptions(domain.XMLDesc, domain.isActive)
 
@@ -60,18 +67,18 @@ class Connection:
         return device
 
 
-def descriptions(xml_desc: Any, is_active: Any) -> Iterator[str]:
-    """Gives a domain as it is defined and, if it runs, as it runs.
+def descriptions(xml_desc: Any, is_active: Any) -> Iterator[Description]:
+    """Describes a domain as it is defined and, if it runs, as it runs.
 
-    A domain that goes away meanwhile gives what was read until then.
+    Of one that goes away meanwhile there is what was read until then.
 
     :param xml_desc: takes flags and returns XML, as virDomain.XMLDesc does
     :param is_active: as virDomain.isActive
     """
     try:
-        yield xml_desc(libvirt.VIR_DOMAIN_XML_INACTIVE)
+        yield Description(xml_desc(libvirt.VIR_DOMAIN_XML_INACTIVE), False)
         if is_active():
-            yield xml_desc(0)
+            yield Description(xml_desc(0), True)
     except libvirt.libvirtError as error:
         if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
             raise

@@ -13,7 +13,6 @@
 """Lets only hosts through that have the GPUs a flavor asks for."""
 
 from collections.abc import Iterable
-import json
 from typing import Any
 
 from nova import objects
@@ -23,30 +22,9 @@ from oslo_log import log as logging
 
 from nova_gpu_passthru import exceptions
 from nova_gpu_passthru import flavor
+from nova_gpu_passthru.scheduler import reports
 
 LOG = logging.getLogger(__name__)
-
-
-def free_on(stats: dict[str, str] | None, model: str | None) -> int:
-    """Reads how many GPUs a host has free.
-
-    :param stats: of the host's ComputeNode
-    :param model: vendor and device id, such as 10de:2330; None for any
-    :returns: the number, 0 for a host that reports none
-    :raises ValueError: if what the host reports makes no sense
-    """
-    text = (stats or {}).get('gpu_passthru')
-    if text is None:
-        return 0
-    report = json.loads(text)
-    try:
-        free = (report['free_gpus'] if model is None else
-                report['free_by_model'].get(model, 0))
-    except (AttributeError, KeyError, TypeError):
-        raise ValueError('it has no count of free GPUs') from None
-    if type(free) is not int or free < 0:
-        raise ValueError(f'{free!r} is no count')
-    return free
 
 
 class FreeGPUsFilter(filters.BaseHostFilter):
@@ -59,14 +37,13 @@ class FreeGPUsFilter(filters.BaseHostFilter):
     RUN_ON_REBUILD = False
 
     def filter_all(self, filter_obj_list: Iterable[Any],
-                   spec_obj: objects.RequestSpec) -> list[Any]:
+                   spec_obj: 'objects.RequestSpec') -> list[Any]:
         """Filters all hosts of a request, reading the flavor once."""
         hosts = list(filter_obj_list)
         if utils.request_is_rebuild(spec_obj):
             return hosts
         try:
-            request = flavor.parse(spec_obj.flavor.extra_specs if 'extra_specs'
-                                   in spec_obj.flavor else None)
+            request = flavor.parse(flavor.extra_specs_of(spec_obj.flavor))
         except exceptions.InvalidFlavor as error:
             LOG.error('No host fits flavor %(flavor)s: %(error)s',
                       {'flavor': spec_obj.flavor.flavorid, 'error': error})
@@ -76,20 +53,32 @@ class FreeGPUsFilter(filters.BaseHostFilter):
         return [host for host in hosts if _has_free(host, request)]
 
     def host_passes(self, host_state: Any,
-                    spec_obj: objects.RequestSpec) -> bool:
+                    spec_obj: 'objects.RequestSpec') -> bool:
         return bool(self.filter_all([host_state], spec_obj))
 
 
 def _has_free(host: Any, request: flavor.GPURequest) -> bool:
     try:
-        free = free_on(host.stats, request.model)
+        free = reports.read(host.stats).free(request.model)
     except ValueError as error:
         LOG.warning('%(host)s does not pass: its gpu_passthru statistics make '
                     'no sense: %(error)s', {'host': host, 'error': error})
         return False
+    free -= request.count * _placed_on(host)
     if free < request.count:
         LOG.debug('%(host)s does not pass: it has %(free)d free, and the '
                   'flavor asks for %(request)s',
                   {'host': host, 'free': free, 'request': request})
         return False
     return True
+
+
+def _placed_on(host: Any) -> int:
+    """How many instances of this request went to a host already.
+
+    Nova counts them in num_instances as it places them, for each request
+    anew, and leaves the statistics as they are
+    (nova.scheduler.host_manager.HostState.consume_from_request).
+    """
+    reported = int(host.stats.get('num_instances', 0))
+    return max(0, int(host.num_instances) - reported)

@@ -1,0 +1,65 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Reads what a host reports of its GPUs in the statistics of its ComputeNode.
+
+nova_gpu_passthru.host.gpus.Usage writes it.
+"""
+
+from collections.abc import Mapping
+import dataclasses
+import json
+from typing import Any
+
+KEY = 'gpu_passthru'
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """The GPUs of a host; the numbers of one that reports none are 0."""
+
+    free_gpus: int = 0
+    total_gpus: int = 0
+    free_by_model: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    def free(self, model: str | None) -> int:
+        """How many of a model are free; of any, where it is None."""
+        return (self.free_gpus if model is None else
+                self.free_by_model.get(model, 0))
+
+
+def read(stats: Mapping[str, str] | None) -> Report:
+    """Reads the report of one host.
+
+    :param stats: of the host's ComputeNode
+    :raises ValueError: if it makes no sense
+    """
+    text = (stats or {}).get(KEY)
+    if text is None:
+        return Report()
+    said = json.loads(text)
+    if not isinstance(said, dict):
+        raise ValueError(f'{text!r} is no object')
+    by_model = said.get('free_by_model')
+    if not isinstance(by_model, dict):
+        raise ValueError('free_by_model is no object')
+    return Report(_count('free_gpus', said.get('free_gpus')),
+                  _count('total_gpus', said.get('total_gpus')),
+                  {model: _count(f'free_by_model of {model}', free)
+                   for model, free in by_model.items()})
+
+
+def _count(name: str, value: Any) -> int:
+    # A bool is an int to Python, not to us.
+    if type(value) is not int or value < 0:
+        raise ValueError(f'{name} is {value!r}, which is no count')
+    return value
