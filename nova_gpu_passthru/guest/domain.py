@@ -55,7 +55,8 @@ class DomainDevices:
         """What either description of one domain holds."""
         return dataclasses.replace(
             self, addresses=self.addresses | other.addresses,
-            running=self.running or other.running, models=self.models | other.models)
+            running=self.running or other.running,
+            models=self.models | other.models)
 
 
 def read(xml: str, running: bool = False) -> DomainDevices:

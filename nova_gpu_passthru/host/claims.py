@@ -123,8 +123,9 @@ class Claims:
                     f'nova-compute.')
             held = self._held()
             own_addresses = held.pop(uuid, frozenset())
-            own = [card for card in cards if card.addresses & own_addresses
-                   and not self._renumbered(uuid, card)]
+            own = [card for card in cards
+                   if card.addresses & own_addresses and
+                   not self._renumbered(uuid, card)]
             # What a guest has stays its own, also where the operator has
             # excluded it since.
             fitting = [card for card in cards

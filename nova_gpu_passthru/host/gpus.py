@@ -93,9 +93,10 @@ class HostGPUs:
         """Looks at the host again and detaches what is offered.
 
         What a running domain has is left alone. One that is only defined
-        needs its cards on a stub driver too, before it can start. While nobody knows what the domains hold nothing is detached. What
-        failed to be detached is not tried again until nova-compute starts
-        anew, but is offered when it is on a stub driver after all.
+        needs its cards on a stub driver too, before it can start. While
+        nobody knows what the domains hold nothing is detached. What failed to
+        be detached is not tried again until nova-compute starts anew, but is
+        offered when it is on a stub driver after all.
         """
         if self._policy is None:
             return
