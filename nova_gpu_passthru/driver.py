@@ -176,7 +176,11 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
         """
         xml: str = super()._get_guest_xml(context, instance, *args, **kwargs)
         cards = self._claim(instance)
-        return domain.add_cards(xml, cards) if cards else xml
+        try:
+            return domain.add_cards(xml, cards) if cards else xml
+        except exceptions.UnsupportedGuest as error:
+            raise exception.InstanceUnacceptable(
+                instance_id=instance.uuid, reason=str(error)) from error
 
     def _claim(self, instance: objects.Instance
                ) -> tuple[host_cards.Card, ...]:

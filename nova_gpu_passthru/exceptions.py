@@ -45,5 +45,9 @@ class NotEnoughGPUs(GPUPassthruError):
     """This host cannot give an instance the cards that it asks for."""
 
 
+class UnsupportedGuest(GPUPassthruError):
+    """A guest is described so that it cannot have its cards."""
+
+
 class UnsupportedNova(GPUPassthruError):
     """The installed Nova is older or newer than the driver knows."""

@@ -15,6 +15,7 @@
 The format is described at https://libvirt.org/formatdomain.html.
 """
 
+import collections
 from collections.abc import Iterator, Sequence
 import dataclasses
 import re
@@ -22,6 +23,7 @@ import re
 from lxml import etree
 
 from nova_gpu_passthru import exceptions
+from nova_gpu_passthru.guest import address_width
 from nova_gpu_passthru.guest import slots
 from nova_gpu_passthru.host import cards as host_cards
 from nova_gpu_passthru.host import pci
@@ -116,9 +118,11 @@ def add_cards(xml: str, cards: Sequence[host_cards.Card]) -> str:
     :param xml: the domain's XML
     :param cards: what the guest gets, in the order that it will see
     :returns: the domain's XML with the cards
+    :raises UnsupportedGuest: if the guest is made so that it cannot have them
     """
     root = etree.fromstring(xml, etree.XMLParser(remove_blank_text=True))
     devices = root.find('devices')
+    _check_iommu(devices, cards)
     free_slots = slots.of_domain(root)
     for card in cards:
         for device in _devices_of(card):
@@ -130,8 +134,33 @@ def add_cards(xml: str, cards: Sequence[host_cards.Card]) -> str:
                 devices.append(_hostdev(
                     function, slot, 0 if number == first else number,
                     multifunction=len(device) > 1 and number == first))
+    address_width.widen(root, cards)
     _metadata(root).append(_cards_element(cards))
     return str(etree.tostring(root, encoding='unicode', pretty_print=True))
+
+
+def _check_iommu(devices: etree._Element,
+                 cards: Sequence[host_cards.Card]) -> None:
+    """Refuses what QEMU would refuse when the guest starts.
+
+    Behind an emulated IOMMU each function of the guest is in an address
+    space of its own, and vfio cannot have one group in several ("group used
+    in multiple address spaces").
+    """
+    if devices.find('iommu') is None:
+        return
+    groups = collections.Counter(f.iommu_group for card in cards
+                                 for f in card.functions)
+    for card in cards:
+        for function in card.functions:
+            if (function.iommu_group is not None and
+                    groups[function.iommu_group] > 1):
+                raise exceptions.UnsupportedGuest(
+                    f'{function.address} of GPU {card} shares its IOMMU group '
+                    f'{function.iommu_group} with others of the guest, which '
+                    f'is not possible with an emulated IOMMU: remove '
+                    f'hw:viommu_model from the flavor and hw_viommu_model '
+                    f'from the image.')
 
 
 def _devices_of(card: host_cards.Card) -> list[list[pci.PCIFunction]]:

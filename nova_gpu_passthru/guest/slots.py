@@ -79,7 +79,7 @@ class _ConventionalBus:
 
     def take(self, devices: etree._Element) -> GuestSlot:
         if not self._free:
-            raise exceptions.NotEnoughGPUs(
+            raise exceptions.UnsupportedGuest(
                 'The PCI bus of the guest has no slot left for its GPUs; use '
                 'an image with hw_machine_type=q35.')
         return GuestSlot(bus=0, slot=self._free.pop())

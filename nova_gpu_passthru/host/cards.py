@@ -41,6 +41,7 @@ class Card:
     :ivar address: the function that makes it a GPU; names the card
     :ivar functions: all functions of the card, in the order of addresses
     :ivar numa_node: None where the firmware names none
+    :ivar memory_bytes: what its BARs map into the guest, in bytes
     :ivar boot_vga: whether the firmware shows the console on it
     :ivar host_display: whether it is a display that stays with the host
     :ivar reason: why it is withheld, for a person; empty if it is offered
@@ -50,6 +51,7 @@ class Card:
     address: pci.PCIAddress
     functions: tuple[pci.PCIFunction, ...]
     numa_node: int | None = None
+    memory_bytes: int = 0
     boot_vga: bool = False
     host_display: bool = False
     reason: str = ''
@@ -126,6 +128,7 @@ def _judged(main: pci.PCIFunction, own: tuple[pci.PCIFunction, ...],
     try:
         card = dataclasses.replace(
             card, numa_node=sysfs.numa_node(main.address),
+            memory_bytes=sum(sysfs.memory_bytes(f.address) for f in own),
             boot_vga=any(sysfs.boot_vga(f.address) for f in own))
         impossible = _impossible(card, sysfs)
     except exceptions.Unreadable as error:

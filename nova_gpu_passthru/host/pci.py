@@ -38,6 +38,10 @@ _UUID = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}',
 _STUB_DRIVER = re.compile(r'(?:.*[-_])?vfio[-_]pci|pciback|xen-pciback|'
                           r'pci-stub')
 
+# Flags of a resource: IORESOURCE_MEM and IORESOURCE_MEM_64 of the kernel's
+# include/linux/ioport.h.
+_MEMORY_64 = 0x00100200
+
 # What a class that could not be read is taken for: no function of a GPU and
 # no bridge. The kernel itself shows it for devices without a class.
 UNKNOWN_CLASS = 0xffffff
@@ -220,6 +224,26 @@ class Sysfs:
         """
         entries = self._listed(self._devices / str(address))
         return sum(bool(_UUID.fullmatch(entry)) for entry in entries)
+
+    def memory_bytes(self, address: PCIAddress) -> int:
+        """How much 64-bit memory the function's BARs map, in bytes.
+
+        :raises Unreadable: if sysfs has the attribute but does not tell
+        """
+        path = self._devices / str(address) / 'resource'
+        total = 0
+        try:
+            for line in path.read_text().splitlines()[:6]:
+                start, end, flags = (int(word, 16) for word in line.split())
+                if flags & _MEMORY_64 == _MEMORY_64:
+                    total += end - start + 1
+        except FileNotFoundError:
+            return 0
+        except (OSError, ValueError) as error:
+            raise exceptions.Unreadable(
+                f'the resources of {address} cannot be read: {error}'
+            ) from error
+        return total
 
     def is_xen(self) -> bool:
         """Whether this is a Xen host; its dom0 sees no IOMMU groups."""
