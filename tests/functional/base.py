@@ -1,0 +1,257 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Nova's services in one process, with GPU hosts of real files."""
+
+import json
+import pathlib
+import sys
+from typing import Any
+
+import fixtures
+from lxml import etree
+from nova import context as nova_context
+from nova import objects
+from nova.tests import fixtures as nova_fixtures
+from nova.tests.fixtures import libvirt as fakelibvirt
+from nova.tests.functional.libvirt import base
+
+from nova_gpu_passthru import conf
+from nova_gpu_passthru import driver
+from tests import sysfs_tree
+from tests.functional import gpu_libvirt
+from tests.functional import sysfs
+
+# Two cards of two functions each, and what any host has beside them.
+TWO_CARDS = """
+0000:00:02.0 060400 8086:2030 driver=pcieport group=1
+0000:00:03.0 060400 8086:2031 driver=pcieport group=2
+0000:03:00.0 030000 1a03:2000 driver=ast group=20 boot_vga=1
+0000:04:00.0 020000 8086:1572 driver=i40e group=21
+0000:17:00.0 030000 10de:1ff2 driver=nvidia group=33 below=0000:00:02.0
+0000:17:00.1 040300 10de:10fa driver=snd_hda_intel group=33 below=0000:00:02.0
+0000:65:00.0 030000 10de:1ff2 driver=nvidia group=34 below=0000:00:03.0
+0000:65:00.1 040300 10de:10fa driver=snd_hda_intel group=34 below=0000:00:03.0
+"""
+CARD_1 = ['0000:17:00.0', '0000:17:00.1']
+CARD_2 = ['0000:65:00.0', '0000:65:00.1']
+T400 = '10de:1ff2'
+
+ONE_CARD = """
+0000:04:00.0 020000 8086:1572 driver=i40e group=21
+0000:17:00.0 030000 10de:1ff2 driver=nvidia group=33
+0000:17:00.1 040300 10de:10fa driver=snd_hda_intel group=33
+"""
+# The same address as ONE_CARD's, another model.
+ONE_H100 = """
+0000:04:00.0 020000 8086:1572 driver=i40e group=21
+0000:17:00.0 030200 10de:2330 driver=nvidia group=33
+"""
+H100 = '10de:2330'
+
+NO_CARD = """
+0000:03:00.0 030000 1a03:2000 driver=ast group=20 boot_vga=1
+0000:04:00.0 020000 8086:1572 driver=i40e group=21
+"""
+
+
+class GPUTestCase(base.ServersTestBase):
+    """Starts GPU hosts and checks the rules of design.md at the end.
+
+    The scheduler prefers host1 to host2 to host3.
+    """
+
+    microversion = 'latest'
+    ADMIN_API = True
+
+    def setUp(self) -> None:
+        self.sysfs: dict[str, sysfs_tree.SysfsTree] = {}
+        # Cards that a claim holds for an instance that has no domain.
+        self.held_without_domain: dict[str, int] = {}
+        conf.register_opts(driver.CONF)
+        self.useFixture(nova_fixtures.HostNameWeigherFixture())
+        super().setUp()
+        # As LibvirtFixture does to Nova's modules.
+        for name, module in list(sys.modules.items()):
+            if name.startswith('nova_gpu_passthru.') and hasattr(
+                    module, 'libvirt'):
+                self.useFixture(fixtures.MonkeyPatch(f'{name}.libvirt',
+                                                     fakelibvirt))
+
+    def tearDown(self) -> None:
+        # Not a cleanup: the hosts' sysfs would be gone.
+        try:
+            self._check_rules()
+        finally:
+            super().tearDown()
+
+    def _setup_compute_service(self) -> None:
+        # An installed Nova has it there, a checkout where Nova's fixture
+        # looks.
+        paste = pathlib.Path(sys.prefix, 'etc/nova/api-paste.ini')
+        if paste.exists():
+            self.flags(api_paste_config=str(paste), group='wsgi')
+        self.flags(
+            compute_driver='nova_gpu_passthru.driver.GPUPassthruDriver')
+
+    def _setup_scheduler_service(self) -> Any:
+        self.flags(
+            available_filters=[
+                'nova.scheduler.filters.all_filters',
+                'nova_gpu_passthru.scheduler.filters.FreeGPUsFilter'],
+            enabled_filters=[
+                *driver.CONF.filter_scheduler.enabled_filters,
+                'FreeGPUsFilter'],
+            group='filter_scheduler')
+        return self.start_service('scheduler')
+
+    def _get_connection(self, *args: Any,
+                        hostname: str | None = None,
+                        **kwargs: Any) -> gpu_libvirt.Connection:
+        # start_compute() passes the host's name last.
+        name = hostname or args[-1]
+        host_info = fakelibvirt.HostInfo(cpu_nodes=2, cpu_sockets=1,
+                                         cpu_cores=2, cpu_threads=2)
+        return gpu_libvirt.Connection(
+            self.sysfs[name], host_info=host_info, hostname=name,
+            version=fakelibvirt.FAKE_LIBVIRT_VERSION,
+            hv_version=fakelibvirt.FAKE_QEMU_VERSION)
+
+    def start_compute(self, hostname: str = 'host1', *args: Any,
+                      **kwargs: Any) -> str:
+        with fixtures.MonkeyPatch(
+                'nova_gpu_passthru.driver.GPUPassthruDriver.sysfs_root',
+                self.sysfs[hostname].root):
+            return super().start_compute(hostname, *args, **kwargs)
+
+    def add_host(self, name: str,
+                 description: str) -> gpu_libvirt.Connection:
+        """Starts nova-compute on a host with these PCI functions."""
+        self.make_tree(name, description)
+        self.start_compute(name)
+        return self.connection(name)
+
+    def make_tree(self, name: str,
+                  description: str) -> sysfs_tree.SysfsTree:
+        """Makes a host's sysfs, before nova-compute starts."""
+        tree = self.useFixture(sysfs_tree.SysfsTree(description))
+        self.sysfs[name] = tree
+        return tree
+
+    def connection(self, name: str) -> gpu_libvirt.Connection:
+        return self.computes[name].driver._host.get_connection()
+
+    def create_flavor(self, extra_specs: dict[str, str] | None = None) -> str:
+        return self._create_flavor(
+            memory_mb=256, vcpu=1, disk=1, ephemeral=0,
+            extra_spec=extra_specs or None)
+
+    def create_server(self, extra_specs: dict[str, str] | None = None,
+                      flavor_id: str | None = None,
+                      state: str = 'ACTIVE', **kwargs: Any) -> dict[str, Any]:
+        """Creates a server and waits for it.
+
+        :param extra_specs: of its flavor, which is made
+        :param flavor_id: a flavor that exists
+        :param state: the state to wait for
+        """
+        return self._create_server(
+            flavor_id=flavor_id or self.create_flavor(extra_specs),
+            networks='none', expected_state=state, **kwargs)
+
+    def create_gpu_server(self, count: int = 1,
+                          **kwargs: Any) -> dict[str, Any]:
+        return self.create_server({'free_gpus': f'>={count}'}, **kwargs)
+
+    def host_of(self, server: dict[str, Any]) -> str | None:
+        server = self.api.get_server(server['id'])
+        return server['OS-EXT-SRV-ATTR:host']
+
+    def domain_of(self, server: dict[str, Any]) -> gpu_libvirt.Domain:
+        found = [domain for name in self.computes
+                 for domain in self.connection(name).domains
+                 if domain.UUIDString() == server['id']]
+        self.assertEqual(1, len(found), 'domains of the server')
+        return found[0]
+
+    def run_periodic(self, *names: str) -> None:
+        """Lets hosts, or all, report their resources."""
+        for name in names or tuple(self.computes):
+            self.computes[name].manager.update_available_resource(
+                nova_context.get_admin_context())
+
+    def stats_of(self, name: str) -> dict[str, str]:
+        """What the scheduler knows of a host."""
+        node = objects.ComputeNode.get_first_node_by_host_for_old_compat(
+            nova_context.get_admin_context(), name)
+        return node.stats
+
+    def reported(self, name: str) -> dict[str, Any] | None:
+        """What the scheduler knows of a host's GPUs."""
+        text = self.stats_of(name).get('gpu_passthru')
+        return None if text is None else json.loads(text)
+
+    def assertFree(self, count: int, name: str) -> None:
+        """Checks how many GPUs the scheduler believes to be free."""
+        report = self.reported(name)
+        self.assertIsNotNone(report, f'{name} reports no GPUs')
+        self.assertEqual(count, report['free_gpus'], f'{name}: {report}')
+
+    def assertGPUs(self, server: dict[str, Any],
+                   functions: list[str]) -> None:
+        """Checks which host functions a running server has, in order."""
+        self.assertEqual(functions, self.domain_of(server).functions)
+
+    def assertNoAllocations(self, server: dict[str, Any]) -> None:
+        self.assertEqual(
+            {}, self._get_allocations_by_server_uuid(server['id']))
+
+    def _check_rules(self) -> None:
+        for name in self.computes:
+            held = self._held_once(name)
+            self.run_periodic(name)
+            self._check_count(name, held)
+            self._check_strangers(name)
+
+    def _held_once(self, name: str) -> set[str]:
+        """A function has one holder at most, running or defined."""
+        holders: dict[str, set[str]] = {}
+        for domain in self.connection(name).domains:
+            for flags in (0, fakelibvirt.VIR_DOMAIN_XML_INACTIVE):
+                xml = etree.fromstring(domain.XMLDesc(flags))
+                for address in gpu_libvirt.host_functions(xml):
+                    holders.setdefault(address, set()).add(domain.name())
+        for address, names in holders.items():
+            self.assertEqual(1, len(names), f'{name}: {address}: {names}')
+        return set(holders)
+
+    def _check_count(self, name: str, held: set[str]) -> None:
+        """What is told to be free is free, and nothing free is kept."""
+        tree = self.sysfs[name]
+        closed = held.union(*(sysfs.group_mates(tree, a) for a in held))
+        free = [card for card in sysfs.cards_on_stub(tree)
+                if closed.isdisjoint(card)]
+        expected = len(free) - self.held_without_domain.get(name, 0)
+        report = self.reported(name) or {'free_gpus': 0}
+        self.assertEqual(expected, report['free_gpus'],
+                         f'{name}: {report}, held: {sorted(held)}')
+
+    def _check_strangers(self, name: str) -> None:
+        """What is no part of a card is where it was."""
+        tree = self.sysfs[name]
+        cards = {a for card in sysfs.cards_on_stub(tree) for a in card}
+        for address, original in self.connection(
+                name).original_drivers.items():
+            if address not in cards:
+                self.assertEqual(original, sysfs.driver(tree, address),
+                                 f'{name}: driver of {address}')
