@@ -17,7 +17,6 @@ Every hook calls what does the work in host/ and guest/, and then super().
 
 from collections.abc import Iterator
 import contextlib
-import re
 from typing import Any
 
 from nova.compute import task_states
@@ -38,26 +37,10 @@ from nova_gpu_passthru.host import cards as host_cards
 from nova_gpu_passthru.host import gpus
 from nova_gpu_passthru.host import hypervisor
 from nova_gpu_passthru.host import pci
+from nova_gpu_passthru import releases
 
 CONF = nova_conf.CONF
 LOG = logging.getLogger(__name__)
-
-# 2025.1 to 2026.2.
-SUPPORTED_NOVA = range(31, 35)
-
-
-def check_nova_version(text: str) -> None:
-    """Refuses a Nova that this driver was not made for.
-
-    :param text: Nova's version, such as 34.0.0
-    :raises UnsupportedNova: if the hooks may not be what they were
-    """
-    match = re.match(r'\d+', text)
-    if match is None or int(match.group()) not in SUPPORTED_NOVA:
-        raise exceptions.UnsupportedNova(
-            f'nova_gpu_passthru works with Nova {SUPPORTED_NOVA[0]} to '
-            f'{SUPPORTED_NOVA[-1]} (2025.1 to 2026.2), but this is Nova '
-            f'{text}. Install a matching release of nova-gpu-passthru.')
 
 
 class _NovaHypervisor:
@@ -92,7 +75,7 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
     def init_host(self, host: str) -> None:
         """Finds and detaches the GPUs before any guest is resumed."""
         try:
-            check_nova_version(nova_version.version_string())
+            releases.check(nova_version.version_string())
             policy = conf.read_policy(CONF)
         except exceptions.GPUPassthruError as error:
             raise exception.InvalidConfiguration(str(error)) from error

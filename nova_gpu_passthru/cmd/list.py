@@ -21,12 +21,11 @@ from cliff import columns
 from cliff import lister
 import libvirt
 
+from nova_gpu_passthru.cmd import libvirt_host
 from nova_gpu_passthru.cmd import pci_ids
 from nova_gpu_passthru import conf
 from nova_gpu_passthru import exceptions
-from nova_gpu_passthru.guest import domain
 from nova_gpu_passthru.host import cards as host_cards
-from nova_gpu_passthru.host import hypervisor
 from nova_gpu_passthru.host import pci
 from nova_gpu_passthru.host import policy as host_policy
 
@@ -81,15 +80,16 @@ class List(lister.Lister):
             policy = conf.read_policy(self.app.read_config())
         cards = host_cards.find(pci.Sysfs(root or '/sys'), policy)
         holders = {} if root is not None else self._holders()
+        if not cards:
+            self.app.stderr.write('This host has no display and no '
+                                  'accelerator.\n')
         names = pci_ids.names({card.model for card in cards})
         return COLUMNS, (_row(card, names, holders) for card in cards)
 
     def _holders(self) -> dict[pci.PCIAddress, str]:
         """Reads which domain holds each function, if libvirt can be asked."""
         try:
-            connection = libvirt.openReadOnly(None)
-            domains = [domain.read(*description) for description in
-                       hypervisor.Connection(connection).domains()]
+            domains = libvirt_host.read_domains()
         except libvirt.libvirtError as error:
             self.app.stderr.write(
                 f'libvirt cannot be asked which guests hold the cards: '

@@ -57,6 +57,7 @@ class Command(app.App):
                      *cfg.find_config_files('nova', 'nova-compute',
                                             extension='/nova-compute.conf')]
         config = cfg.ConfigOpts()
+        config.register_opt(cfg.StrOpt('compute_driver'))  # Nova's own
         conf.register_opts(config)
         config([], project='nova', default_config_files=files,
                default_config_dirs=[])

@@ -150,7 +150,8 @@ def _impossible(card: Card, sysfs: pci.Sysfs) -> str:
             return f'{address} {function.fault}'
         if address.domain > 0xffff:
             return (f'PCI domain {address.domain:04x} has more than 16 bits, '
-                    f'which QEMU cannot pass')
+                    f'which QEMU cannot pass; turn off VMD for its slot in '
+                    f'the firmware')
         enabled = sysfs.enabled_vfs(address)
         if enabled:
             return (f'{address} serves {enabled} virtual functions; set its '
@@ -161,8 +162,7 @@ def _impossible(card: Card, sysfs: pci.Sysfs) -> str:
                     f'to offer the whole card')
         if not sysfs.responds(address):
             return (f'{address} does not answer on the bus (its configuration '
-                    f'space reads all ones); it may need a power cycle of the '
-                    f'host')
+                    f'space reads all ones); power-cycle the host')
         if function.iommu_group is None and not sysfs.is_xen():
             return (f'{address} is in no IOMMU group; enable the IOMMU in '
                     f'the firmware and on the kernel command line')
@@ -195,8 +195,8 @@ def _mixed(card: Card) -> str:
     for function in card.companions:
         if not grouping.goes_along(function):
             return (f'{function.address} in the same slot has class '
-                    f'{function.subclass:04x}, which no GPU board has; only '
-                    f'a whole device can be passed')
+                    f'{function.subclass:04x}, which no GPU board has, and '
+                    f'only a whole device can be passed')
     return ''
 
 
@@ -255,7 +255,8 @@ def _with_groups_viable(cards: list[Card],
                 for f in strangers)
             return card.withheld(
                 f'its IOMMU group {strangers[0].iommu_group} also holds '
-                f'{names}, which would have to go along')
+                f'{names}, which would have to go along; move the card to a '
+                f'slot with a group of its own, or enable ACS in the firmware')
 
         rejudged = [judged(card) for card in cards]
         if rejudged == cards:

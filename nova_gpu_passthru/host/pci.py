@@ -245,6 +245,14 @@ class Sysfs:
             ) from error
         return total
 
+    def has_iommu(self) -> bool:
+        """Whether the kernel made any IOMMU group."""
+        return bool(self._listed(self._root / 'kernel' / 'iommu_groups'))
+
+    def has_driver(self, name: str) -> bool:
+        """Whether a PCI driver is loaded."""
+        return (self._root / 'bus' / 'pci' / 'drivers' / name).is_dir()
+
     def is_xen(self) -> bool:
         """Whether this is a Xen host; its dom0 sees no IOMMU groups."""
         try:

@@ -1,0 +1,138 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What can stand between a host and working GPU passthrough, and the cures."""
+
+from collections.abc import Iterable, Iterator, Sequence
+import importlib.metadata
+import pathlib
+import platform
+from typing import NamedTuple
+
+from oslo_config import cfg
+
+from nova_gpu_passthru import conf
+from nova_gpu_passthru import exceptions
+from nova_gpu_passthru.guest import domain
+from nova_gpu_passthru.host import cards as host_cards
+from nova_gpu_passthru.host import pci
+from nova_gpu_passthru import releases
+
+DRIVER = 'nova_gpu_passthru.driver.GPUPassthruDriver'
+
+
+class Finding(NamedTuple):
+    """A problem and what to do about it."""
+
+    subject: str
+    problem: str
+    cure: str
+
+
+def of_nova() -> Iterator[Finding]:
+    """Looks whether there is a Nova that the driver works with."""
+    try:
+        releases.check(importlib.metadata.version('nova'))
+    except importlib.metadata.PackageNotFoundError:
+        yield Finding('Nova', 'nova is not installed beside this package',
+                      "install nova-gpu-passthru into nova-compute's Python "
+                      'environment')
+    except exceptions.UnsupportedNova as error:
+        yield Finding('Nova', str(error), 'install a matching release')
+
+
+def of_configuration(config: cfg.ConfigOpts) -> Iterator[Finding]:
+    """Looks at nova-compute's options.
+
+    :param config: with [DEFAULT] compute_driver and the options of
+        [gpu_passthru]
+    """
+    if config.compute_driver != DRIVER:
+        yield Finding('nova.conf',
+                      f'compute_driver is {config.compute_driver}',
+                      f'set [DEFAULT] compute_driver = {DRIVER}')
+    try:
+        conf.read_policy(config)
+    except exceptions.InvalidDeviceEntry as error:
+        yield Finding('nova.conf', str(error), 'correct the entry')
+
+
+def of_kernel(sysfs: pci.Sysfs, root: pathlib.Path = pathlib.Path('/'),
+              release: str = platform.release()) -> Iterator[Finding]:
+    """Looks for the IOMMU and the stub driver.
+
+    :param sysfs: of the host
+    :param root: the root folder of the host
+    :param release: the kernel's
+    """
+    if sysfs.is_xen():
+        return
+    if not sysfs.has_iommu():
+        yield Finding(
+            'IOMMU', 'the kernel has no IOMMU groups',
+            'enable VT-d or AMD-Vi in the firmware, and on Intel boot with '
+            'intel_iommu=on')
+    modules = root / 'lib' / 'modules' / release
+    if not (sysfs.has_driver('vfio-pci') or any(
+            'vfio-pci.ko' in _text(modules / name)
+            for name in ('modules.dep', 'modules.builtin'))):
+        yield Finding('vfio-pci', f'kernel {release} has no module vfio-pci',
+                      "install the kernel's module package (on Ubuntu: "
+                      'linux-modules-extra)')
+
+
+def of_cards(cards: Sequence[host_cards.Card]) -> Iterator[Finding]:
+    """Looks at the verdicts.
+
+    :param cards: all candidates of the host
+    """
+    for card in cards:
+        wanted = not (card.by_choice or card.host_display or
+                      card.main.physfn is not None)
+        if wanted and not card.offered:
+            what, _, cure = card.reason.partition('; ')
+            yield Finding(f'GPU {card.address}', what, cure or
+                          'none is known: name it in [gpu_passthru] exclude')
+    if not any(card.offered for card in cards):
+        yield Finding('GPUs', f'none of {len(cards)} displays and '
+                              f'accelerators is offered to guests',
+                      'see nova-gpu-passthru list')
+
+
+def of_domains(domains: Iterable[domain.DomainDevices],
+               cards: Sequence[host_cards.Card]) -> Iterator[Finding]:
+    """Looks for guests that get in each other's way.
+
+    :param domains: all domains of the host, each once
+    :param cards: all candidates of the host
+    """
+    domains = list(domains)
+    for card in cards:
+        holders = [d for d in domains if card.addresses & d.addresses]
+        names = ' and '.join(sorted(d.name for d in holders))
+        if len(holders) > 1:
+            yield Finding(f'GPU {card.address}', f'domains {names} name it',
+                          'remove it from all but one: only one can run')
+        elif holders and not card.addresses <= holders[0].addresses:
+            missing = sorted(card.addresses - holders[0].addresses)
+            yield Finding(
+                f'GPU {card.address}',
+                f'domain {names} has it without '
+                f'{", ".join(str(address) for address in missing)}',
+                'give that domain the whole card or nothing of it')
+
+
+def _text(path: pathlib.Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, ValueError):
+        return ''
