@@ -16,6 +16,7 @@ import ddt
 import fixtures
 import libvirt
 
+from nova_gpu_passthru.host import pci
 from tests import sysfs_tree
 from tests.unit import base
 from tests.unit.cmd import command
@@ -147,9 +148,9 @@ class HoldersTest(TestCase):
     def setUp(self) -> None:
         super().setUp()
         # Without --sysfs the command reads the machine's own.
+        sysfs = pci.Sysfs(self.tree(CARD + BARE).root)
         self.useFixture(fixtures.MonkeyPatch(
-            'nova_gpu_passthru.host.pci.Sysfs.__init__.__defaults__',
-            (self.tree(CARD + BARE).root,)))
+            'nova_gpu_passthru.host.pci.Sysfs', lambda root: sysfs))
         self.useFixture(fixtures.MonkeyPatch(
             'nova_gpu_passthru.cmd.main.cfg.find_config_files',
             lambda *args, **kwargs: []))
