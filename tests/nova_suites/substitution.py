@@ -1,0 +1,68 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Puts GPUPassthruDriver in the place of Nova's LibvirtDriver."""
+
+import os
+import pathlib
+from typing import Any
+
+import nova.virt.libvirt
+import nova.virt.libvirt.driver
+
+from nova_gpu_passthru import driver
+
+
+def made(folder: pathlib.Path) -> int:
+    """Tells how often any process made a driver of our class."""
+    path = _journal(folder)
+    return path.stat().st_size if path.exists() else 0
+
+
+def forget(folder: pathlib.Path) -> None:
+    _journal(folder).unlink(missing_ok=True)
+
+
+def substitute(folder: pathlib.Path) -> None:
+    """Makes every name that Nova has for its class mean ours.
+
+    Before the tests are imported: their decorators patch the class.
+
+    :param folder: where a byte is written for each driver that is made
+    """
+    sysfs_root = folder / 'sys'
+    sysfs_root.mkdir(exist_ok=True)
+    journal = os.open(_journal(folder),
+                      os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    class Driver(driver.GPUPassthruDriver):
+        def __init__(self, virtapi: Any, read_only: bool = False) -> None:
+            os.write(journal, b'.')
+            super().__init__(virtapi, read_only)
+
+    # fixtures.MonkeyPatch takes a static method that the class inherits for
+    # an ordinary one, and calls what replaces it with self.
+    for name, value in vars(nova.virt.libvirt.driver.LibvirtDriver).items():
+        if (isinstance(value, (classmethod, staticmethod)) and
+                name not in vars(driver.GPUPassthruDriver)):
+            setattr(Driver, name, value)
+    # A host without GPUs, whatever machine this is.
+    Driver.sysfs_root = str(sysfs_root)
+    # Some tests look for the name in messages.
+    Driver.__name__ = nova.virt.libvirt.driver.LibvirtDriver.__name__
+    nova.virt.libvirt.driver.LibvirtDriver = Driver
+    # compute_driver = libvirt.LibvirtDriver finds this one.
+    nova.virt.libvirt.LibvirtDriver = Driver
+
+
+def _journal(folder: pathlib.Path) -> pathlib.Path:
+    return folder / 'drivers-made'
