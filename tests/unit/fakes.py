@@ -17,6 +17,7 @@ import threading
 
 import libvirt
 
+from nova_gpu_passthru.host import hypervisor
 from nova_gpu_passthru.host import pci
 from tests import sysfs_tree
 
@@ -33,8 +34,8 @@ def libvirt_error(message: str,
     return error
 
 
-def domain_xml(uuid: str, *addresses: str, running: bool = False,
-               metadata: str = '', managed: str = 'no') -> str:
+def domain_xml(uuid: str, *addresses: str, metadata: str = '',
+               managed: str = 'no') -> str:
     """The XML of a domain that names functions of the host."""
     hostdevs = ''
     for text in addresses:
@@ -46,8 +47,7 @@ def domain_xml(uuid: str, *addresses: str, running: bool = False,
                  slot='0x{a.slot:02x}' function='0x{a.function:x}'/>
       </source>
     </hostdev>"""
-    number = " id='1'" if running else ''
-    return f"""<domain type='kvm'{number}>
+    return f"""<domain type='kvm'>
   <name>instance-{uuid}</name>
   <uuid>{uuid}</uuid>
   <metadata>{metadata}</metadata>
@@ -99,6 +99,7 @@ class Hypervisor:
     :ivar blocked: functions whose driver lets go when the event is set
     :ivar detached: functions that it was told to detach, in order
     :ivar reattached: functions that it was told to give back, in order
+    :ivar metadata: elements that were written into domains, by uuid
     """
 
     def __init__(self, tree: sysfs_tree.SysfsTree) -> None:
@@ -113,11 +114,15 @@ class Hypervisor:
         self.detached: list[str] = []
         self.reattached: list[str] = []
         self.host_drivers: dict[str, str | None] = {}
+        self.metadata: dict[str, str] = {}
 
-    def domains(self) -> Iterator[str]:
+    def domains(self) -> Iterator[hypervisor.Description]:
         if self.failure is not None:
             raise self.failure
-        yield from [*self.defined.values(), *self.running.values()]
+        for xml in list(self.defined.values()):
+            yield hypervisor.Description(xml, running=False)
+        for xml in list(self.running.values()):
+            yield hypervisor.Description(xml, running=True)
 
     def node_device(self, name: str) -> NodeDevice:
         address = '{}:{}:{}.{}'.format(*name.split('_')[1:])
@@ -126,13 +131,16 @@ class Hypervisor:
                                 libvirt.VIR_ERR_NO_NODE_DEVICE)
         return NodeDevice(self, address)
 
+    def set_metadata(self, uuid: str, element: str, namespace: str) -> None:
+        self.metadata[uuid] = element
+
     def define(self, uuid: str, *addresses: str) -> None:
         self.defined[uuid] = domain_xml(uuid, *addresses)
 
     def start(self, uuid: str, *addresses: str) -> None:
         """Defines a domain and starts it."""
         self.define(uuid, *addresses)
-        self.running[uuid] = domain_xml(uuid, *addresses, running=True)
+        self.running[uuid] = domain_xml(uuid, *addresses)
 
     def undefine(self, uuid: str) -> None:
         """Stops a domain and forgets it."""

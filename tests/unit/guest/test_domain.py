@@ -173,8 +173,10 @@ class ModelsTest(base.TestCase):
 class MergedTest(base.TestCase):
     def test_running_and_defined_hold_what_either_names(self) -> None:
         defined = domain.read(fakes.domain_xml(UUID, '0000:2d:00.0'))
-        running = domain.read(fakes.domain_xml(UUID, '0000:2e:00.0',
-                                               running=True))
-        self.assertEqual(
-            ['0000:2d:00.0', '0000:2e:00.0'],
-            sorted(str(a) for a in defined.merged(running).addresses))
+        running = domain.read(fakes.domain_xml(UUID, '0000:2e:00.0'),
+                              running=True)
+        for merged in (defined.merged(running), running.merged(defined)):
+            self.assertEqual(['0000:2d:00.0', '0000:2e:00.0'],
+                             sorted(str(a) for a in merged.addresses))
+            self.assertTrue(merged.running)
+        self.assertFalse(defined.merged(defined).running)
