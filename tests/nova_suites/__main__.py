@@ -18,6 +18,7 @@ exit status is 1.
 """
 
 import argparse
+from collections.abc import Collection
 import dataclasses
 import os
 import pathlib
@@ -25,7 +26,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Collection
 from typing import Any
 
 import subunit

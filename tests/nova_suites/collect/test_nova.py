@@ -16,14 +16,14 @@ Alone in its folder, because stestr looks for tests in a folder. Run it with
 python -m tests.nova_suites.
 """
 
+from collections.abc import Iterator
 import importlib
 import os
 import pathlib
 import pkgutil
 import sys
-import unittest
-from collections.abc import Iterator
 from typing import Any
+import unittest
 
 from tests.nova_suites import suites
 
