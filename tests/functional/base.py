@@ -71,11 +71,15 @@ class GPUTestCase(base.ServersTestBase):
     The scheduler prefers host1 to host2 to host3.
     """
 
+    # Filters of the scheduler beside Nova's default and ours.
+    MORE_FILTERS: list[str] = []
+
     microversion = 'latest'
     ADMIN_API = True
 
     def setUp(self) -> None:
         self.sysfs: dict[str, sysfs_tree.SysfsTree] = {}
+        self._prepared: dict[str, gpu_libvirt.Connection] = {}
         # Cards that a claim holds for an instance that has no domain.
         self.held_without_domain: dict[str, int] = {}
         conf.register_opts(driver.CONF)
@@ -111,45 +115,46 @@ class GPUTestCase(base.ServersTestBase):
                 'nova_gpu_passthru.scheduler.filters.FreeGPUsFilter'],
             enabled_filters=[
                 *driver.CONF.filter_scheduler.enabled_filters,
-                'FreeGPUsFilter'],
+                *self.MORE_FILTERS, 'FreeGPUsFilter'],
             group='filter_scheduler')
         return self.start_service('scheduler')
 
-    def _get_connection(self, *args: Any,
-                        hostname: str | None = None,
-                        **kwargs: Any) -> gpu_libvirt.Connection:
+    def _get_connection(self, *args: Any) -> gpu_libvirt.Connection:
         # start_compute() passes the host's name last.
-        name = hostname or args[-1]
-        host_info = fakelibvirt.HostInfo(cpu_nodes=2, cpu_sockets=1,
-                                         cpu_cores=2, cpu_threads=2)
-        return gpu_libvirt.Connection(
-            self.sysfs[name], host_info=host_info, hostname=name,
-            version=fakelibvirt.FAKE_LIBVIRT_VERSION,
-            hv_version=fakelibvirt.FAKE_QEMU_VERSION)
+        return self._prepared[args[-1]]
 
     def start_compute(self, hostname: str = 'host1', *args: Any,
                       **kwargs: Any) -> str:
         with fixtures.MonkeyPatch(
                 'nova_gpu_passthru.driver.GPUPassthruDriver.sysfs_root',
                 self.sysfs[hostname].root):
-            return super().start_compute(hostname, *args, **kwargs)
+            super().start_compute(hostname, *args, **kwargs)
+        return hostname
 
     def add_host(self, name: str,
                  description: str) -> gpu_libvirt.Connection:
         """Starts nova-compute on a host with these PCI functions."""
-        self.make_tree(name, description)
+        connection = self.prepare_host(name, description)
         self.start_compute(name)
-        return self.connection(name)
+        return connection
 
-    def make_tree(self, name: str,
-                  description: str) -> sysfs_tree.SysfsTree:
-        """Makes a host's sysfs, before nova-compute starts."""
-        tree = self.useFixture(sysfs_tree.SysfsTree(description))
-        self.sysfs[name] = tree
-        return tree
+    def add_host_of_nova(self, name: str) -> None:
+        """Starts nova-compute with Nova's own driver."""
+        self.flags(compute_driver='libvirt.LibvirtDriver')
+        self.add_host(name, NO_CARD)
+        self.assertNotIsInstance(self.computes[name].driver,
+                                 driver.GPUPassthruDriver)
 
-    def connection(self, name: str) -> gpu_libvirt.Connection:
-        return self.computes[name].driver._host.get_connection()
+    def prepare_host(self, name: str,
+                     description: str) -> gpu_libvirt.Connection:
+        """Makes a host on which nova-compute does not run yet."""
+        self.sysfs[name] = self.useFixture(
+            sysfs_tree.SysfsTree(description))
+        self._prepared[name] = gpu_libvirt.Connection(
+            self.sysfs[name], hostname=name,
+            host_info=fakelibvirt.HostInfo(cpu_nodes=2, cpu_sockets=1,
+                                           cpu_cores=2, cpu_threads=2))
+        return self._prepared[name]
 
     def create_flavor(self, extra_specs: dict[str, str] | None = None) -> str:
         return self._create_flavor(
@@ -179,7 +184,7 @@ class GPUTestCase(base.ServersTestBase):
 
     def domain_of(self, server: dict[str, Any]) -> gpu_libvirt.Domain:
         found = [domain for name in self.computes
-                 for domain in self.connection(name).domains
+                 for domain in self._prepared[name].domains
                  if domain.UUIDString() == server['id']]
         self.assertEqual(1, len(found), 'domains of the server')
         return found[0]
@@ -212,6 +217,25 @@ class GPUTestCase(base.ServersTestBase):
         """Checks which host functions a running server has, in order."""
         self.assertEqual(functions, self.domain_of(server).functions)
 
+    def guest_places(self, server: dict[str, Any]) -> list[str]:
+        """Where a server finds its host functions, in order."""
+        xml = etree.fromstring(self.domain_of(server).XMLDesc(0))
+        return [
+            '{:02x}:{:02x}.{:x}'.format(*(
+                int(address.get(name), 16)
+                for name in ('bus', 'slot', 'function')))
+            for address in xml.iterfind("devices/hostdev/address")]
+
+    def assertNoHost(self, server: dict[str, Any]) -> None:
+        """Checks that a server found no host and left nothing behind.
+
+        Nova has another text where it tried all hosts.
+        """
+        self.assertRegex(server['fault']['message'],
+                         'No valid host|Exhausted all hosts')
+        self.assertIsNone(self.host_of(server))
+        self.assertNoAllocations(server)
+
     def assertNoAllocations(self, server: dict[str, Any]) -> None:
         self.assertEqual(
             {}, self._get_allocations_by_server_uuid(server['id']))
@@ -226,7 +250,7 @@ class GPUTestCase(base.ServersTestBase):
     def _held_once(self, name: str) -> set[str]:
         """A function has one holder at most, running or defined."""
         holders: dict[str, set[str]] = {}
-        for domain in self.connection(name).domains:
+        for domain in self._prepared[name].domains:
             for flags in (0, fakelibvirt.VIR_DOMAIN_XML_INACTIVE):
                 xml = etree.fromstring(domain.XMLDesc(flags))
                 for address in gpu_libvirt.host_functions(xml):
@@ -250,8 +274,8 @@ class GPUTestCase(base.ServersTestBase):
         """What is no part of a card is where it was."""
         tree = self.sysfs[name]
         cards = {a for card in sysfs.cards_on_stub(tree) for a in card}
-        for address, original in self.connection(
-                name).original_drivers.items():
+        originals = self._prepared[name].original_drivers
+        for address, original in originals.items():
             if address not in cards:
                 self.assertEqual(original, sysfs.driver(tree, address),
                                  f'{name}: driver of {address}')
