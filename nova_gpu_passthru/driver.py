@@ -15,7 +15,6 @@
 Every hook calls what does the work in host/ and guest/, and then super().
 """
 
-from collections.abc import Iterator
 import contextlib
 from typing import Any
 
@@ -26,38 +25,26 @@ from nova import exception
 from nova import objects
 from nova import version as nova_version
 from nova.virt.libvirt import driver as libvirt_driver
-from nova.virt.libvirt import host as libvirt_host
+from nova.virt.libvirt import guest as libvirt_guest
 from oslo_log import log as logging
 
 from nova_gpu_passthru import conf
 from nova_gpu_passthru import exceptions
-from nova_gpu_passthru import flavor
 from nova_gpu_passthru.guest import domain
+from nova_gpu_passthru.guest import hotplug
 from nova_gpu_passthru.host import cards as host_cards
 from nova_gpu_passthru.host import gpus
-from nova_gpu_passthru.host import hypervisor
 from nova_gpu_passthru.host import pci
+from nova_gpu_passthru import nova_host
 from nova_gpu_passthru import releases
 
 CONF = nova_conf.CONF
 LOG = logging.getLogger(__name__)
 
-
-class _NovaHypervisor:
-    """Nova's connection to libvirt, which does not block other threads."""
-
-    def __init__(self, host: libvirt_host.Host) -> None:
-        self._host = host
-
-    def domains(self) -> Iterator[hypervisor.Description]:
-        # Not list_guests(): its Guests do not tell whether they run without
-        # asking for more than that.
-        for dom in self._host.list_instance_domains(only_running=False):
-            yield from hypervisor.descriptions(dom.XMLDesc, dom.isActive)
-
-    def node_device(self, name: str) -> hypervisor.NodeDevice:
-        device: hypervisor.NodeDevice = self._host.device_lookup_by_name(name)
-        return device
+# Nova destroys the guest but will bring it back to this host: a rebuild
+# spawns it again, and a resize to another cell may be reverted.
+_COMING_BACK = (task_states.REBUILDING, task_states.RESIZE_PREP,
+                task_states.RESIZE_MIGRATING)
 
 
 class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
@@ -70,8 +57,11 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
         super().__init__(virtapi, read_only)
         conf.register_opts(CONF)
         self._gpus = gpus.HostGPUs(pci.Sysfs(self.sysfs_root),
-                                   _NovaHypervisor(self._host))
+                                   nova_host.NovaHypervisor(self._host))
 
+    # The host
+
+    @nova_host.hook
     def init_host(self, host: str) -> None:
         """Finds and detaches the GPUs before any guest is resumed."""
         try:
@@ -87,8 +77,9 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
             return
         self._gpus.start(policy, CONF.gpu_passthru.detach_timeout)
         if self._gpus.has_candidates():
-            self._gpus.restore(_requests_on(host))
+            self._gpus.restore(nova_host.requests_on(host))
 
+    @nova_host.hook
     def get_available_resource(self, nodename: str) -> dict[str, Any]:
         data: dict[str, Any] = super().get_available_resource(nodename)
         self._gpus.refresh()
@@ -100,54 +91,31 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
                              'gpu_passthru': self._gpus.usage().to_json()}
         return data
 
+    # A guest that comes
+
+    @nova_host.hook
     def prepare_for_spawn(self, instance: 'objects.Instance') -> None:
         """Claims cards before Nova makes networks and volumes."""
         self._claim(instance)
         super().prepare_for_spawn(instance)
 
+    @nova_host.hook
     def failed_spawn_cleanup(self, instance: 'objects.Instance') -> None:
         super().failed_spawn_cleanup(instance)
         self._gpus.release(instance.uuid)
 
+    @nova_host.hook
     def spawn(self, context: nova_context.RequestContext,
               instance: 'objects.Instance', *args: Any,
               **kwargs: Any) -> None:
         with contextlib.ExitStack() as undo:
-            if not self._gpus.has_claim(instance.uuid):
+            if not self._gpus.held_by(instance.uuid):
                 undo.callback(self._gpus.release, instance.uuid)
             self._claim(instance)
             super().spawn(context, instance, *args, **kwargs)
             undo.pop_all()
 
-    def reboot(self, context: nova_context.RequestContext,
-               instance: 'objects.Instance', *args: Any,
-               **kwargs: Any) -> None:
-        with self._gpus.kept(instance.uuid):
-            super().reboot(context, instance, *args, **kwargs)
-
-    def power_on(self, context: nova_context.RequestContext,
-                 instance: 'objects.Instance', *args: Any,
-                 **kwargs: Any) -> None:
-        with self._gpus.kept(instance.uuid):
-            super().power_on(context, instance, *args, **kwargs)
-
-    def resume_state_on_host_boot(self, context: nova_context.RequestContext,
-                                  instance: 'objects.Instance', *args: Any,
-                                  **kwargs: Any) -> None:
-        with self._gpus.kept(instance.uuid):
-            super().resume_state_on_host_boot(context, instance, *args,
-                                              **kwargs)
-
-    def destroy(self, context: nova_context.RequestContext,
-                instance: 'objects.Instance', *args: Any,
-                **kwargs: Any) -> None:
-        with contextlib.ExitStack() as stack:
-            if instance.task_state == task_states.REBUILDING:
-                # Nova will spawn the instance again, here.
-                stack.enter_context(self._gpus.kept(instance.uuid))
-            super().destroy(context, instance, *args, **kwargs)
-            self._gpus.release(instance.uuid)
-
+    @nova_host.hook
     def _get_guest_xml(self, context: nova_context.RequestContext,
                        instance: 'objects.Instance', *args: Any,
                        **kwargs: Any) -> str:
@@ -159,13 +127,184 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
         """
         xml: str = super()._get_guest_xml(context, instance, *args, **kwargs)
         cards = self._claim(instance)
+        for_revert = self._gpus.for_revert(instance['uuid'])
+        if not cards and not for_revert:
+            return xml
         try:
-            return domain.add_cards(xml, cards) if cards else xml
+            return domain.add_cards(xml, cards, for_revert)
         except exceptions.UnsupportedGuest as error:
             raise exception.InstanceUnacceptable(
                 instance_id=instance.uuid, reason=str(error)) from error
 
-    def _claim(self, instance: objects.Instance
+    # A guest that stays: Nova may undefine its domain meanwhile
+
+    @nova_host.hook
+    def reboot(self, context: nova_context.RequestContext,
+               instance: 'objects.Instance', *args: Any,
+               **kwargs: Any) -> None:
+        with self._gpus.kept(instance.uuid):
+            super().reboot(context, instance, *args, **kwargs)
+
+    @nova_host.hook
+    def power_on(self, context: nova_context.RequestContext,
+                 instance: 'objects.Instance', *args: Any,
+                 **kwargs: Any) -> None:
+        with self._gpus.kept(instance.uuid):
+            super().power_on(context, instance, *args, **kwargs)
+
+    @nova_host.hook
+    def resume_state_on_host_boot(self, context: nova_context.RequestContext,
+                                  instance: 'objects.Instance', *args: Any,
+                                  **kwargs: Any) -> None:
+        with self._gpus.kept(instance.uuid):
+            super().resume_state_on_host_boot(context, instance, *args,
+                                              **kwargs)
+
+    @nova_host.hook
+    def suspend(self, context: nova_context.RequestContext,
+                instance: 'objects.Instance') -> None:
+        """Takes the cards out first: libvirt saves no guest that has any."""
+        held = self._gpus.held_by(instance.uuid)
+        guest = self._host.get_guest(instance) if held else None
+        try:
+            with contextlib.ExitStack() as undo:
+                if guest is not None:
+                    hotplug.take_out(guest, held,
+                                     CONF.libvirt.device_detach_timeout)
+                    undo.callback(hotplug.give_back, guest, held)
+                super().suspend(context, instance)
+                undo.pop_all()
+        except exceptions.HotplugFailed as error:
+            raise exception.InstanceFaultRollback(
+                exception.InstanceSuspendFailure(reason=str(error)))
+
+    @nova_host.hook
+    def resume(self, context: nova_context.RequestContext,
+               instance: 'objects.Instance', *args: Any,
+               **kwargs: Any) -> None:
+        try:
+            self._gpus.check_own(instance.uuid)
+        except exceptions.NotEnoughGPUs as error:
+            raise exception.InstanceFaultRollback(
+                exception.InstanceResumeFailure(reason=str(error)))
+        super().resume(context, instance, *args, **kwargs)
+        self._give_back(instance)
+
+    @nova_host.hook
+    def unrescue(self, context: nova_context.RequestContext,
+                 instance: 'objects.Instance') -> None:
+        try:
+            self._gpus.check_own(instance.uuid)
+        except exceptions.NotEnoughGPUs as error:
+            raise exception.InstanceUnacceptable(
+                instance_id=instance.uuid, reason=str(error)) from error
+        super().unrescue(context, instance)
+
+    @nova_host.hook
+    def _resume_guest_after_snapshot(
+            self, context: nova_context.RequestContext, live_snapshot: bool,
+            original_power_state: int, instance: 'objects.Instance',
+            guest: libvirt_guest.Guest) -> None:
+        """Gives back what suspend() took out for a cold snapshot.
+
+        Private, but Nova resumes the guest here without resume(). Checked
+        with Nova 31.3.1, 32.2.1, 33.0.2 and 34.0.0.
+        """
+        super()._resume_guest_after_snapshot(
+            context, live_snapshot, original_power_state, instance, guest)
+        self._give_back(instance)
+
+    def _give_back(self, instance: 'objects.Instance') -> None:
+        held = self._gpus.held_by(instance.uuid)
+        guest = self._host.get_guest(instance) if held else None
+        if guest is not None and guest.is_active():
+            hotplug.give_back(guest, held)
+
+    # A guest that moves
+
+    @nova_host.hook
+    def finish_migration(self, context: nova_context.RequestContext,
+                         migration: 'objects.Migration',
+                         instance: 'objects.Instance', *args: Any,
+                         **kwargs: Any) -> None:
+        if migration.source_compute == migration.dest_compute:
+            self._gpus.keep_for_revert(instance.uuid)
+        super().finish_migration(context, migration, instance, *args,
+                                 **kwargs)
+
+    @nova_host.hook
+    def finish_revert_migration(self, context: nova_context.RequestContext,
+                                instance: 'objects.Instance', *args: Any,
+                                **kwargs: Any) -> None:
+        self._gpus.revert(instance.uuid)
+        super().finish_revert_migration(context, instance, *args, **kwargs)
+
+    @nova_host.hook
+    def confirm_migration(self, context: nova_context.RequestContext,
+                          migration: 'objects.Migration',
+                          instance: 'objects.Instance',
+                          network_info: Any) -> None:
+        super().confirm_migration(context, migration, instance, network_info)
+        if migration.source_compute == migration.dest_compute:
+            self._gpus.confirm(instance.uuid)
+        else:
+            self._gpus.release(instance.uuid)
+
+    @nova_host.hook
+    def check_can_live_migrate_destination(
+            self, context: nova_context.RequestContext,
+            instance: 'objects.Instance', *args: Any, **kwargs: Any) -> Any:
+        self._refuse_live_migration(instance)
+        return super().check_can_live_migrate_destination(
+            context, instance, *args, **kwargs)
+
+    @nova_host.hook
+    def check_can_live_migrate_source(
+            self, context: nova_context.RequestContext,
+            instance: 'objects.Instance', *args: Any, **kwargs: Any) -> Any:
+        self._refuse_live_migration(instance)
+        return super().check_can_live_migrate_source(
+            context, instance, *args, **kwargs)
+
+    def _refuse_live_migration(self, instance: 'objects.Instance') -> None:
+        try:
+            asks = nova_host.request_of(instance) is not None
+        except exceptions.InvalidFlavor:
+            asks = True
+        if asks or self._gpus.held_by(instance.uuid):
+            raise exception.MigrationPreCheckError(
+                reason=f'instance {instance.uuid} has GPUs, which cannot move '
+                       f'while it runs; migrate it cold')
+
+    # A guest that goes
+
+    @nova_host.hook
+    def destroy(self, context: nova_context.RequestContext,
+                instance: 'objects.Instance', *args: Any,
+                **kwargs: Any) -> None:
+        with contextlib.ExitStack() as stack:
+            if self._comes_back(context, instance):
+                stack.enter_context(self._gpus.kept(instance.uuid))
+            super().destroy(context, instance, *args, **kwargs)
+
+    @nova_host.hook
+    def cleanup(self, context: nova_context.RequestContext,
+                instance: 'objects.Instance', *args: Any,
+                **kwargs: Any) -> Any:
+        """Ends the claim: Nova is done with the instance on this host."""
+        result = super().cleanup(context, instance, *args, **kwargs)
+        self._gpus.release(instance.uuid)
+        return result
+
+    def _comes_back(self, context: nova_context.RequestContext,
+                    instance: 'objects.Instance') -> bool:
+        if not self._gpus.held_by(instance.uuid):
+            return False
+        if instance.task_state == task_states.RESIZE_REVERTING:
+            return nova_host.reverts_on_same_host(context, instance)
+        return instance.task_state in _COMING_BACK
+
+    def _claim(self, instance: 'objects.Instance'
                ) -> tuple[host_cards.Card, ...]:
         """Gives an instance the cards that its flavor asks for.
 
@@ -175,10 +314,8 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
             give them; Nova tries the next host
         """
         try:
-            request = _request_of(instance)
-            if request is None:
-                return ()
-            return self._gpus.claim(instance.uuid, request)
+            return self._gpus.claim(instance['uuid'],
+                                    nova_host.request_of(instance))
         except exceptions.InvalidFlavor as error:
             raise exception.InstanceUnacceptable(
                 instance_id=instance.uuid, reason=str(error)) from error
@@ -186,22 +323,3 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
             LOG.warning('%s', error, instance=instance)
             raise exception.ComputeResourcesUnavailable(
                 reason=str(error)) from error
-
-
-def _request_of(instance: 'objects.Instance') -> flavor.GPURequest | None:
-    return flavor.parse(flavor.extra_specs_of(instance.flavor))
-
-
-def _requests_on(host: str) -> Iterator[tuple[str, flavor.GPURequest]]:
-    """Finds the instances of this host that ask for GPUs."""
-    for instance in objects.InstanceList.get_by_host(
-            nova_context.get_admin_context(), host,
-            expected_attrs=['flavor']):
-        try:
-            request = _request_of(instance)
-        except exceptions.InvalidFlavor as error:
-            LOG.warning('%s It cannot start until that is corrected.', error,
-                        instance=instance)
-            continue
-        if request is not None:
-            yield instance.uuid, request

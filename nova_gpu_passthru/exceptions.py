@@ -41,6 +41,10 @@ class DetachFailed(GPUPassthruError):
     """A card could not be taken from its host driver."""
 
 
+class HotplugFailed(GPUPassthruError):
+    """A card could not be taken out of a running guest."""
+
+
 class NotEnoughGPUs(GPUPassthruError):
     """This host cannot give an instance the cards that it asks for."""
 

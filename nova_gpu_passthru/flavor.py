@@ -68,7 +68,7 @@ def parse(extra_specs: Mapping[str, str] | None) -> GPURequest | None:
     specs = extra_specs or {}
     counts = {key: _count(key, specs[key])
               for key in (FREE_GPUS, SCOPED_FREE_GPUS) if key in specs}
-    pgpus = {key: _count(key, value) for key, value in specs.items()
+    pgpus = {key: _pgpus(key, value) for key, value in specs.items()
              if _PGPU_KEY.fullmatch(key)}
     if pgpus:
         counts[' + '.join(pgpus)] = sum(pgpus.values())
@@ -94,6 +94,16 @@ def _count(key: str, value: str) -> int:
             f'The flavor has {key} = {value!r}, which is no number of GPUs: '
             f"write '>=N' or 'N' with N from 1 to 9999.")
     return int(match.group(1))
+
+
+def _pgpus(key: str, value: str) -> int:
+    # Nova ignores a value that is no plain number, and so would not ask
+    # Placement (nova.scheduler.utils.ResourceRequest).
+    if not re.fullmatch('[1-9][0-9]{0,3}', str(value), re.ASCII):
+        raise exceptions.InvalidFlavor(
+            f'The flavor has {key} = {value!r}, which is no number of GPUs: '
+            f'write a plain number from 1 to 9999.')
+    return int(value)
 
 
 def _model(value: str) -> str:

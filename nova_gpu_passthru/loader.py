@@ -82,14 +82,16 @@ install()
 class NoVIFs(plugin.PluginBase):
     """An os-vif plugin that handles no VIF; os-vif never calls it for one."""
 
-    def describe(self) -> objects.host_info.HostPluginInfo:
+    def describe(self) -> 'objects.host_info.HostPluginInfo':
         return objects.host_info.HostPluginInfo(plugin_name=_PACKAGE,
                                                 vif_info=[])
 
-    def plug(self, vif: objects.vif.VIFBase,
-             instance_info: objects.instance_info.InstanceInfo) -> None:
+    def plug(self, vif: 'objects.vif.VIFBase',
+             instance_info: 'objects.instance_info.InstanceInfo'
+             ) -> None:
         raise NotImplementedError()
 
-    def unplug(self, vif: objects.vif.VIFBase,
-               instance_info: objects.instance_info.InstanceInfo) -> None:
+    def unplug(self, vif: 'objects.vif.VIFBase',
+               instance_info: 'objects.instance_info.InstanceInfo'
+             ) -> None:
         raise NotImplementedError()

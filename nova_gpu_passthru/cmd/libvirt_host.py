@@ -25,11 +25,5 @@ def read_domains() -> list[domain.DomainDevices]:
     """
     # libvirt prints errors to stderr unless a handler takes them.
     libvirt.registerErrorHandler(lambda *_: None, None)
-    connection = libvirt.openReadOnly(None)
-    found: dict[str, domain.DomainDevices] = {}
-    for description in hypervisor.Connection(connection).domains():
-        devices = domain.read(*description)
-        known = found.get(devices.uuid)
-        found[devices.uuid] = (devices if known is None
-                               else known.merged(devices))
-    return list(found.values())
+    connection = hypervisor.Connection(libvirt.openReadOnly(None))
+    return list(domain.read_all(connection.domains()).values())

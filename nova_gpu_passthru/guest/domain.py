@@ -16,7 +16,7 @@ The format is described at https://libvirt.org/formatdomain.html.
 """
 
 import collections
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 import dataclasses
 import re
 
@@ -40,7 +40,9 @@ class DomainDevices:
 
     :ivar uuid: the domain's, which is its Nova instance's
     :ivar name: the domain's
-    :ivar addresses: the host's PCI functions that it names
+    :ivar addresses: the host's PCI functions that it names as devices
+    :ivar for_revert: those that it had before a resize on this host, until
+        that is confirmed or reverted
     :ivar running: whether it runs
     :ivar models: the model of each card that this driver gave it, by the
         card's address; tells whether the bus was renumbered since
@@ -49,14 +51,21 @@ class DomainDevices:
     uuid: str
     name: str
     addresses: frozenset[pci.PCIAddress]
+    for_revert: frozenset[pci.PCIAddress] = frozenset()
     running: bool = False
     models: dict[pci.PCIAddress, str] = dataclasses.field(
         default_factory=dict)
+
+    @property
+    def held(self) -> frozenset[pci.PCIAddress]:
+        """All functions that nobody else may have."""
+        return self.addresses | self.for_revert
 
     def merged(self, other: 'DomainDevices') -> 'DomainDevices':
         """What either description of one domain holds."""
         return dataclasses.replace(
             self, addresses=self.addresses | other.addresses,
+            for_revert=self.for_revert | other.for_revert,
             running=self.running or other.running,
             models=self.models | other.models)
 
@@ -73,30 +82,62 @@ def read(xml: str, running: bool = False) -> DomainDevices:
     :param running: whether this is how it runs, not how it is defined
     :raises etree.XMLSyntaxError: if it is no XML
     """
-    root = etree.fromstring(xml)
-    sources = root.iterfind("devices/hostdev[@type='pci']/source/address")
-    interfaces = root.iterfind("devices/interface/source/address[@type='pci']")
-    found = {_address(element) for element in (*sources, *interfaces)}
+    # As bytes it may have an encoding declaration.
+    root = etree.fromstring(xml.encode())
+    sources = root.iterfind("devices/hostdev[@type='pci']")
+    interfaces = root.iterfind('devices/interface')
+    found = {source_address(element) for element in (*sources, *interfaces)}
     return DomainDevices(
         uuid=root.findtext('uuid', ''), name=root.findtext('name', ''),
         addresses=frozenset(a for a in found if a is not None),
-        running=running, models=dict(_models(root)))
+        for_revert=frozenset(
+            address for address, _ in _recorded(root, 'for_revert')),
+        running=running,
+        models={address: element.get('model', '')
+                for address, element in _recorded(root, 'card')})
 
 
-def _models(root: etree._Element) -> Iterator[tuple[pci.PCIAddress, str]]:
+def read_all(descriptions: Iterable[tuple[str, bool]]
+             ) -> dict[str, DomainDevices]:
+    """Reads what all domains of a host hold.
+
+    :param descriptions: XML of each domain, and whether that is how it runs;
+        a domain may be described more than once
+    :returns: what each holds by any of its descriptions, by its uuid
+    :raises etree.XMLSyntaxError: if one is no XML
+    """
+    found: dict[str, DomainDevices] = {}
+    for xml, running in descriptions:
+        devices = read(xml, running)
+        known = found.get(devices.uuid)
+        found[devices.uuid] = (devices if known is None
+                               else known.merged(devices))
+    return found
+
+
+def _recorded(root: etree._Element, name: str
+              ) -> Iterator[tuple[pci.PCIAddress, etree._Element]]:
+    """Finds what this driver wrote into the metadata."""
     for element in root.iterfind(f'metadata/{{{NAMESPACE}}}cards/'
-                                 f'{{{NAMESPACE}}}card'):
+                                 f'{{{NAMESPACE}}}{name}'):
         try:
             address = pci.PCIAddress.parse(element.get('address', ''))
         except exceptions.InvalidPCIAddress:
             continue
-        yield address, element.get('model', '')
+        yield address, element
 
 
-def _address(element: etree._Element) -> pci.PCIAddress | None:
+def source_address(device: etree._Element) -> pci.PCIAddress | None:
+    """Reads the host's function behind a device, None if there is none.
+
+    :param device: a hostdev or an interface
+    """
+    address = device.find('source/address')
+    if address is None or address.get('type', 'pci') != 'pci':
+        return None
     try:
         return pci.PCIAddress(*(
-            _number(element.get(name, default)) for name, default in
+            _number(address.get(name, default)) for name, default in
             (('domain', '0'), ('bus', ''), ('slot', ''), ('function', '0'))))
     except ValueError:
         return None
@@ -109,7 +150,8 @@ def _number(text: str) -> int:
     return int(text, 8 if _OCTAL.fullmatch(text) else 10)
 
 
-def add_cards(xml: str, cards: Sequence[host_cards.Card]) -> str:
+def add_cards(xml: str, cards: Sequence[host_cards.Card],
+              for_revert: Collection[pci.PCIAddress] = ()) -> str:
     """Writes cards into a domain that has none of them yet.
 
     Each device of a card takes one slot of the guest, in which its functions
@@ -117,6 +159,7 @@ def add_cards(xml: str, cards: Sequence[host_cards.Card]) -> str:
 
     :param xml: the domain's XML
     :param cards: what the guest gets, in the order that it will see
+    :param for_revert: functions to keep in case a resize is reverted
     :returns: the domain's XML with the cards
     :raises UnsupportedGuest: if the guest is made so that it cannot have them
     """
@@ -135,7 +178,7 @@ def add_cards(xml: str, cards: Sequence[host_cards.Card]) -> str:
                     function, slot, 0 if number == first else number,
                     multifunction=len(device) > 1 and number == first))
     address_width.widen(root, cards)
-    _metadata(root).append(_cards_element(cards))
+    _metadata(root).append(_cards_element(cards, for_revert))
     return str(etree.tostring(root, encoding='unicode', pretty_print=True))
 
 
@@ -201,10 +244,29 @@ def _metadata(root: etree._Element) -> etree._Element:
     return metadata
 
 
-def _cards_element(cards: Sequence[host_cards.Card]) -> etree._Element:
+def _cards_element(cards: Sequence[host_cards.Card],
+                   for_revert: Collection[pci.PCIAddress]
+                   ) -> etree._Element:
     element = etree.Element(f'{{{NAMESPACE}}}cards',
                             nsmap={'gpu_passthru': NAMESPACE})
     for card in cards:
         etree.SubElement(element, f'{{{NAMESPACE}}}card',
                          address=str(card.address), model=card.model)
+    for address in sorted(for_revert):
+        etree.SubElement(element, f'{{{NAMESPACE}}}for_revert',
+                         address=str(address))
     return element
+
+
+def confirmed(xml: str) -> str:
+    """Writes the metadata anew, without what was kept for a revert.
+
+    :param xml: the domain's XML
+    :returns: the element of our namespace, as virDomainSetMetadata takes it
+    """
+    root = etree.fromstring(xml)
+    cards = root.find(f'metadata/{{{NAMESPACE}}}cards')
+    element = etree.Element('cards') if cards is None else cards
+    for child in element.findall(f'{{{NAMESPACE}}}for_revert'):
+        element.remove(child)
+    return str(etree.tostring(element, encoding='unicode', with_tail=False))

@@ -138,8 +138,18 @@ def _judged(main: pci.PCIFunction, own: tuple[pci.PCIFunction, ...],
     return dataclasses.replace(
         card, reason=unwanted or impossible or _mixed(card),
         by_choice=bool(unwanted) and not (impossible or _mixed(card)),
-        host_display=bool(unwanted) and
-        main.base_class == grouping.DISPLAY and sysfs.responds(main.address))
+        host_display=bool(unwanted) and _may_be_console(main) and
+        sysfs.responds(main.address))
+
+
+def _may_be_console(function: pci.PCIFunction) -> bool:
+    """Whether a display can show the host's console.
+
+    A 3D controller has no outputs, and a stub driver shows nothing.
+    """
+    return (function.base_class == grouping.DISPLAY and
+            function.subclass != grouping.CONTROLLER_3D and
+            not function.on_stub)
 
 
 def _impossible(card: Card, sysfs: pci.Sysfs) -> str:
@@ -154,12 +164,12 @@ def _impossible(card: Card, sysfs: pci.Sysfs) -> str:
                     f'the firmware')
         enabled = sysfs.enabled_vfs(address)
         if enabled:
-            return (f'{address} serves {enabled} virtual functions; set its '
-                    f'sriov_numvfs to 0 to offer the whole card')
+            return (f'{address} serves virtual functions ({enabled} now); set '
+                    f'its sriov_numvfs to 0 to offer the whole card')
         mdevs = sysfs.live_mdevs(address)
         if mdevs:
-            return (f'{address} serves {mdevs} mediated devices; remove them '
-                    f'to offer the whole card')
+            return (f'{address} serves mediated devices ({mdevs} now); remove '
+                    f'them to offer the whole card')
         if not sysfs.responds(address):
             return (f'{address} does not answer on the bus (its configuration '
                     f'space reads all ones); power-cycle the host')

@@ -19,25 +19,22 @@ define it anew (hard reboot, rebuild). All of it stands under one lock.
 """
 
 import collections
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 import contextlib
 import threading
 
-import libvirt
-from lxml import etree
 from oslo_log import log as logging
 
 from nova_gpu_passthru import exceptions
 from nova_gpu_passthru import flavor
 from nova_gpu_passthru.guest import domain as guest_domain
 from nova_gpu_passthru.host import cards as host_cards
+from nova_gpu_passthru.host import domains as host_domains
 from nova_gpu_passthru.host import hypervisor as host_hypervisor
 from nova_gpu_passthru.host import pci
 from nova_gpu_passthru.host import picking
 
 LOG = logging.getLogger(__name__)
-
-_Domains = dict[str, guest_domain.DomainDevices]
 
 
 class Claims:
@@ -47,35 +44,21 @@ class Claims:
     """
 
     def __init__(self, hypervisor: host_hypervisor.Hypervisor) -> None:
-        self._hypervisor = hypervisor
         self._lock = threading.RLock()
+        self._domains = host_domains.Domains(hypervisor)
         self._claimed: dict[str, frozenset[pci.PCIAddress]] = {}
-        self._domains: _Domains = {}
-        self._absent: set[str] = set()
+        self._for_revert: dict[str, frozenset[pci.PCIAddress]] = {}
         self._kept: collections.Counter[str] = collections.Counter()
-        self._known = False
 
     @property
     def known(self) -> bool:
         """Whether the domains could be read at least once."""
-        return self._known
+        return self._domains.known
 
     def read_domains(self) -> None:
-        """Reads what the domains hold.
-
-        Failure to read is not evidence of freedom: if the domains cannot be
-        read, what was known stays, and a domain that is not listed any more
-        holds its cards until it is missing a second time.
-        """
+        """Reads what the domains hold; call it once a period."""
         with self._lock:
-            listed = self._listed()
-            if listed is None:
-                return
-            gone = {uuid for uuid in self._domains if uuid not in listed}
-            for uuid in gone & self._absent:
-                del self._domains[uuid]
-            self._absent = gone - self._absent
-            self._domains.update(listed)
+            self._domains.read()
 
     def holders(self, cards: Iterable[host_cards.Card]
                 ) -> dict[pci.PCIAddress, tuple[str, ...]]:
@@ -86,9 +69,10 @@ class Claims:
         """
         with self._lock:
             found = {}
+            held = self._held()
             for card in cards:
                 holders = tuple(sorted(
-                    uuid for uuid, addresses in self._held().items()
+                    uuid for uuid, addresses in held.items()
                     if addresses & card.addresses))
                 if holders:
                     found[card.address] = holders
@@ -98,7 +82,7 @@ class Claims:
                ) -> set[pci.PCIAddress]:
         """Tells which cards a running domain has, by their address."""
         with self._lock:
-            used = {address for devices in self._domains.values()
+            used = {address for devices in self._domains.devices.values()
                     if devices.running for address in devices.addresses}
             return {card.address for card in cards if card.addresses & used}
 
@@ -106,6 +90,8 @@ class Claims:
               cards: Collection[host_cards.Card]
               ) -> tuple[host_cards.Card, ...]:
         """Gives an instance the cards that it asks for, or those it has.
+
+        What it has beyond that is given up, unless it is kept for a revert.
 
         :param uuid: the instance's
         :param request: what its flavor asks for
@@ -115,8 +101,8 @@ class Claims:
         :raises NotEnoughGPUs: if this host cannot give them
         """
         with self._lock:
-            self._read_new_domains()
-            if not self._known:
+            self._domains.read_new()
+            if not self.known:
                 raise exceptions.NotEnoughGPUs(
                     f'Instance {uuid} asks for {request}, but libvirt does '
                     f'not tell which cards are in use; see the log of '
@@ -143,6 +129,14 @@ class Claims:
                 a for card in picked for a in card.addresses)
             return picked
 
+    def give_up(self, uuid: str) -> None:
+        """Ends the claim of an instance that asks for no card any more.
+
+        Its domain, until it is defined anew, and a revert still hold theirs.
+        """
+        with self._lock:
+            self._claimed.pop(uuid, None)
+
     def keep(self, uuid: str) -> None:
         """Claims for an instance what its domain holds."""
         with self._lock:
@@ -167,6 +161,27 @@ class Claims:
                 if not self._kept[uuid]:
                     del self._kept[uuid]
 
+    def check_own(self, uuid: str,
+                  cards: Collection[host_cards.Card]) -> None:
+        """Looks whether an instance's domain may start as it is defined.
+
+        :param uuid: the instance's
+        :param cards: all cards of this host
+        :raises NotEnoughGPUs: if an address means another device by now
+        """
+        with self._lock:
+            self._domains.read_new()
+            devices = self._domains.devices.get(uuid)
+            models = devices.models if devices is not None else {}
+            present = {card.address: card.model for card in cards
+                       if card.on_stub}
+            for address, model in models.items():
+                if present.get(address) != model:
+                    raise exceptions.NotEnoughGPUs(
+                        f'The domain of instance {uuid} was given GPU '
+                        f'{address} ({model}), which is not there any more. '
+                        f'Hard reboot the instance to give it another one.')
+
     def release(self, uuid: str) -> bool:
         """Ends an instance's claim; its domain, if any, still holds.
 
@@ -176,45 +191,62 @@ class Claims:
             held = bool(self._held().get(uuid)) and uuid not in self._kept
             if not held:
                 return False
-            listed = self._listed()
-            if listed is None:
-                # As if a domain held it, until two readings miss that.
-                self._domains[uuid] = guest_domain.DomainDevices(
-                    uuid, '', self._held()[uuid])
-            elif uuid not in listed:
-                self._domains.pop(uuid, None)
+            self._domains.forget(uuid, guest_domain.DomainDevices(
+                uuid, '', self.held_by(uuid)))
             self._claimed.pop(uuid, None)
+            self._for_revert.pop(uuid, None)
             return not self._held().get(uuid)
 
-    def has_claim(self, uuid: str) -> bool:
-        """Whether an instance holds cards, by a claim or by its domain."""
+    def keep_for_revert(self, uuid: str) -> None:
+        """Keeps what an instance has until confirm() or revert()."""
         with self._lock:
-            return bool(self._held().get(uuid))
+            self._for_revert[uuid] = self.held_by(uuid)
 
-    def domains(self) -> Mapping[str, guest_domain.DomainDevices]:
-        """What each domain holds, by its uuid, as last read."""
+    def for_revert(self, uuid: str) -> frozenset[pci.PCIAddress]:
+        """What is kept for an instance in case its resize is reverted."""
         with self._lock:
-            return dict(self._domains)
+            devices = self._domains.devices.get(uuid)
+            return self._for_revert.get(
+                uuid, devices.for_revert if devices else frozenset())
+
+    def revert(self, uuid: str) -> None:
+        """Lets an instance have what it had before, if it was kept."""
+        with self._lock:
+            had = self.for_revert(uuid)
+            if had:
+                self._claimed[uuid] = had
+                self._for_revert.pop(uuid, None)
+                self._domains.drop(uuid)
+
+    def confirm(self, uuid: str) -> None:
+        """Gives up what was kept for an instance in case of a revert.
+
+        The domain's metadata is written anew, so that a restart does not
+        bring it back. While that fails, the cards stay kept.
+        """
+        with self._lock:
+            if self._domains.confirm(uuid):
+                self._for_revert.pop(uuid, None)
+
+    def held_by(self, uuid: str) -> frozenset[pci.PCIAddress]:
+        """What an instance holds, by a claim or by its domain."""
+        with self._lock:
+            return self._held().get(uuid, frozenset())
 
     def _held(self) -> dict[str, frozenset[pci.PCIAddress]]:
-        held = {uuid: devices.addresses
-                for uuid, devices in self._domains.items()}
-        for uuid, addresses in self._claimed.items():
-            held[uuid] = held.get(uuid, frozenset()) | addresses
+        held = {uuid: devices.held
+                for uuid, devices in self._domains.devices.items()}
+        for more in (self._claimed, self._for_revert):
+            for uuid, addresses in more.items():
+                held[uuid] = held.get(uuid, frozenset()) | addresses
         return held
-
-    def _read_new_domains(self) -> None:
-        """Learns of domains since the last reading; forgets none."""
-        listed = self._listed() or {}
-        self._domains.update(listed)
-        self._absent -= listed.keys()
 
     def _renumbered(self, uuid: str, card: host_cards.Card) -> bool:
         """Whether an instance's domain means another card by this address.
 
         Bus numbers may change when the host boots.
         """
-        devices = self._domains.get(uuid)
+        devices = self._domains.devices.get(uuid)
         if devices is None:
             return False
         model = devices.models.get(card.address, card.model)
@@ -222,26 +254,10 @@ class Claims:
             return False
         LOG.warning('The domain of instance %(uuid)s names %(address)s, where '
                     'it had a card of model %(had)s; now a %(has)s is there, '
-                    'which it does not get',
+                    'so its cards are picked anew',
                     {'uuid': uuid, 'address': card.address, 'had': model,
                      'has': card.model})
         return True
-
-    def _listed(self) -> _Domains | None:
-        """Reads all domains, None if that fails."""
-        try:
-            listed: _Domains = {}
-            for description in self._hypervisor.domains():
-                devices = guest_domain.read(*description)
-                known = listed.get(devices.uuid)
-                listed[devices.uuid] = (
-                    devices if known is None else known.merged(devices))
-        except (libvirt.libvirtError, etree.XMLSyntaxError) as error:
-            LOG.warning('The domains cannot be read, so no card counts as '
-                        'given back for now: %s', error)
-            return None
-        self._known = True
-        return listed
 
 
 def available(cards: Iterable[host_cards.Card],

@@ -116,16 +116,19 @@ class HostGPUs:
         self._cards = tuple(self._with_failure(card) for card in cards)
         self._log_changes()
 
-    def claim(self, uuid: str, request: flavor.GPURequest
+    def claim(self, uuid: str, request: flavor.GPURequest | None
               ) -> tuple[host_cards.Card, ...]:
         """Gives an instance the cards that it asks for, or those it has.
 
         :param uuid: the instance's
-        :param request: what its flavor asks for
+        :param request: what its flavor asks for, None for no GPU
         :returns: exactly as many cards as asked for, in the order of
             addresses
         :raises NotEnoughGPUs: if this host cannot give them
         """
+        if request is None:
+            self._claims.give_up(uuid)
+            return ()
         return self._claims.claim(uuid, request, self._cards)
 
     def restore(self, requests: Iterable[tuple[str, flavor.GPURequest]]
@@ -140,7 +143,7 @@ class HostGPUs:
         """
         without = []
         for uuid, request in requests:
-            if self._claims.has_claim(uuid):
+            if self._claims.held_by(uuid):
                 self._claims.keep(uuid)
             else:
                 without.append((uuid, request))
@@ -164,9 +167,32 @@ class HostGPUs:
                      '%(free)d', {'uuid': uuid,
                                   'free': self.usage().free_gpus})
 
-    def has_claim(self, uuid: str) -> bool:
-        """Whether an instance holds cards."""
-        return self._claims.has_claim(uuid)
+    def keep_for_revert(self, uuid: str) -> None:
+        """Keeps what an instance has until confirm() or revert()."""
+        self._claims.keep_for_revert(uuid)
+
+    def for_revert(self, uuid: str) -> frozenset[pci.PCIAddress]:
+        """What is kept for an instance in case its resize is reverted."""
+        return self._claims.for_revert(uuid)
+
+    def revert(self, uuid: str) -> None:
+        """Lets an instance have what it had before, if it was kept."""
+        self._claims.revert(uuid)
+
+    def confirm(self, uuid: str) -> None:
+        """Gives up what was kept for an instance in case of a revert."""
+        self._claims.confirm(uuid)
+
+    def check_own(self, uuid: str) -> None:
+        """Looks whether an instance's domain may start as it is defined.
+
+        :raises NotEnoughGPUs: if an address means another device by now
+        """
+        self._claims.check_own(uuid, self._cards)
+
+    def held_by(self, uuid: str) -> frozenset[pci.PCIAddress]:
+        """What an instance holds, by a claim or by its domain."""
+        return self._claims.held_by(uuid)
 
     def holders(self) -> dict[pci.PCIAddress, tuple[str, ...]]:
         """Tells who holds each card: uuids by the card's address."""

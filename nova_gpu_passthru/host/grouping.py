@@ -24,6 +24,7 @@ from nova_gpu_passthru.host import policy as host_policy
 AMD, AMD_CPU, INTEL, NVIDIA = 0x1002, 0x1022, 0x8086, 0x10de
 
 DISPLAY, SERIAL_BUS, ACCELERATOR = 0x03, 0x0c, 0x12
+CONTROLLER_3D = 0x0302
 HOST_BRIDGE, PCI_BRIDGE = 0x0600, 0x0604
 AUDIO = frozenset((0x0401, 0x0403))
 

@@ -18,6 +18,10 @@ from typing import Any, NamedTuple, Protocol
 import libvirt
 
 
+# The prefix that libvirt gives the namespace; any will do.
+METADATA_KEY = 'gpus'
+
+
 class Description(NamedTuple):
     """A domain as it is defined or as it runs."""
 
@@ -48,6 +52,9 @@ class Hypervisor(Protocol):
     def node_device(self, name: str) -> NodeDevice:
         """Looks a node device up by its name, such as pci_0000_3b_00_0."""
 
+    def set_metadata(self, uuid: str, element: str, namespace: str) -> None:
+        """Replaces the element of one namespace in a domain's metadata."""
+
 
 class Connection:
     """A Hypervisor on a plain libvirt connection.
@@ -65,6 +72,14 @@ class Connection:
     def node_device(self, name: str) -> NodeDevice:
         device: NodeDevice = self._connection.nodeDeviceLookupByName(name)
         return device
+
+    def set_metadata(self, uuid: str, element: str, namespace: str) -> None:
+        domain = self._connection.lookupByUUIDString(uuid)
+        flags = libvirt.VIR_DOMAIN_AFFECT_CONFIG
+        if domain.isActive():
+            flags |= libvirt.VIR_DOMAIN_AFFECT_LIVE
+        domain.setMetadata(libvirt.VIR_DOMAIN_METADATA_ELEMENT, element,
+                           METADATA_KEY, namespace, flags)
 
 
 def descriptions(xml_desc: Any, is_active: Any) -> Iterator[Description]:

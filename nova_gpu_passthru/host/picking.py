@@ -13,6 +13,7 @@
 """Picks the cards for one guest."""
 
 from collections.abc import Collection, Iterable, Sequence
+import itertools
 
 from nova_gpu_passthru.host import cards as host_cards
 from nova_gpu_passthru.host import pci
@@ -33,26 +34,47 @@ def choose(free: Collection[host_cards.Card], count: int,
     :param own: of these, the ones that it has already
     :returns: the cards in the order of addresses, None if there are too few
     """
-    kept = sorted((card for card in own if card in free),
-                  key=lambda card: card.address)[:count]
+    kept = [card for card in _by_address(own) if card in free][:count]
     missing = count - len(kept)
     # The cheapest choice for each number of cards, set by set (a knapsack).
     best: dict[int, _Choice] = {0: (0, ())}
     for together in connected(free):
-        mine = [card for card in together if card in kept]
-        others = [card for card in together if card not in kept]
-        options = [(0 if mine or not number else len(together),
-                    tuple(others[:number]))
-                   for number in range(len(others) + 1)]
+        number = len([card for card in together if card not in kept])
+        options = [_cheapest(together, kept, count)
+                   for count in range(min(number, missing) + 1)]
         best = _combined(best, options, missing)
     if missing not in best:
         return None
-    return tuple(sorted((*kept, *best[missing][1]),
-                        key=lambda card: card.address))
+    return tuple(_by_address((*kept, *best[missing][1])))
 
 
 # How many cards a choice takes from other guests, and what it picks.
 _Choice = tuple[int, tuple[host_cards.Card, ...]]
+
+
+def _cheapest(together: Sequence[host_cards.Card],
+              own: Collection[host_cards.Card], number: int) -> _Choice:
+    """Picks so many more cards of a set that hangs together."""
+    others = [card for card in together if card not in own]
+    common = frozenset.intersection(*(c.iommu_groups for c in together))
+    # Nearly always one group holds all of a set, and any card is as good.
+    picks: Iterable[tuple[host_cards.Card, ...]] = (
+        [tuple(others[:number])] if common or len(together) == 1 else
+        itertools.combinations(others, number))
+    lost_already = _lost(together, own)
+    return min(((_lost(together, (*own, *cards)) - lost_already, cards)
+                for cards in picks), key=_rank)
+
+
+def _lost(together: Iterable[host_cards.Card],
+          taken: Collection[host_cards.Card]) -> int:
+    """How many cards of a set other guests cannot have any more."""
+    return sum(card in taken or any(card.iommu_groups & c.iommu_groups
+                                    for c in taken) for card in together)
+
+
+def _by_address(cards: Iterable[host_cards.Card]) -> list[host_cards.Card]:
+    return sorted(cards, key=lambda card: card.address)
 
 
 def _combined(best: dict[int, _Choice], options: Iterable[_Choice],
@@ -80,10 +102,9 @@ def connected(cards: Iterable[host_cards.Card]
     :returns: the sets; each, and the cards in it, in the order of addresses
     """
     sets: list[list[host_cards.Card]] = []
-    for card in sorted(cards, key=lambda c: c.address):
+    for card in _by_address(cards):
         joined = [s for s in sets if any(
             card.iommu_groups & other.iommu_groups for other in s)]
         sets = [s for s in sets if s not in joined]
-        sets.append(sorted([card, *(c for s in joined for c in s)],
-                           key=lambda c: c.address))
+        sets.append(_by_address([card, *(c for s in joined for c in s)]))
     return sorted(sets, key=lambda s: s[0].address)
