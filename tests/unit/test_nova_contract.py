@@ -61,8 +61,8 @@ CALLERS_IN_MANAGER = {
     'failed_spawn_cleanup': {'_build_resources_cleanup'},
     # The last three without prepare_for_spawn().
     'spawn': {
-        '_build_and_run_instance', '_finish_snapshot_based_resize_at_dest_spawn',
-        '_rebuild_default_impl', '_unshelve_instance'},
+        '_build_and_run_instance', '_rebuild_default_impl',
+        '_unshelve_instance', '_finish_snapshot_based_resize_at_dest_spawn'},
     'reboot': {'_reboot_instance'},
     'power_on': {'_power_on'},
     'resume_state_on_host_boot': {'_resume_guests_state'},
