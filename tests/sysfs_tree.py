@@ -28,6 +28,7 @@ that is address, class, vendor:device, and whatever else the kernel shows:
     numvfs=N       enabled virtual functions
     physfn=ADDRESS for a virtual function, the function that serves it
     mdevs=N        mediated devices
+    memory=N       GiB of 64-bit memory that its BARs map
     dead           the configuration space reads all ones
 """
 
@@ -124,6 +125,8 @@ class SysfsTree(fixtures.Fixture):
             values['boot_vga'] = given['boot_vga']
         if 'numvfs' in given:
             values['sriov_numvfs'] = given['numvfs']
+        if 'memory' in given:
+            values['resource'] = _resources(int(given['memory']))
         for name, value in values.items():
             (folder / name).write_text(value + '\n')
         self._link(self.path(address), folder)
@@ -145,6 +148,21 @@ class SysfsTree(fixtures.Fixture):
         target.mkdir(parents=True, exist_ok=True)
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(os.path.relpath(target, link.parent))
+
+
+def _resources(gib: int) -> str:
+    """What the kernel shows of a function's BARs and expansion ROM.
+
+    A small 32-bit BAR, a large and a small 64-bit one (each takes two
+    places); flags as in the kernel's include/linux/ioport.h.
+    """
+    large = 0x380000000000
+    regions = [(0xc0000000, 0xc0ffffff, 0x40200),
+               (large, large + (gib << 30) - 1, 0x14220c), (0, 0, 0),
+               (0xd0000000, 0xd1ffffff, 0x14220c), (0, 0, 0), (0, 0, 0),
+               (0xd2000000, 0xd207ffff, 0x46200)]
+    return '\n'.join(f'{start:#018x} {end:#018x} {flags:#018x}'
+                     for start, end, flags in regions)
 
 
 def _lines(description: str) -> Iterator[list[str]]:

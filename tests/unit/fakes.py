@@ -12,7 +12,7 @@
 
 """What stands for libvirt and for the guests of a host."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 import threading
 
 import libvirt
@@ -100,6 +100,7 @@ class Hypervisor:
     :ivar detached: functions that it was told to detach, in order
     :ivar reattached: functions that it was told to give back, in order
     :ivar metadata: elements that were written into domains, by uuid
+    :ivar on_metadata: called after such a writing
     """
 
     def __init__(self, tree: sysfs_tree.SysfsTree) -> None:
@@ -115,6 +116,7 @@ class Hypervisor:
         self.reattached: list[str] = []
         self.host_drivers: dict[str, str | None] = {}
         self.metadata: dict[str, str] = {}
+        self.on_metadata: Callable[[str], None] = lambda uuid: None
 
     def domains(self) -> Iterator[hypervisor.Description]:
         if self.failure is not None:
@@ -132,7 +134,10 @@ class Hypervisor:
         return NodeDevice(self, address)
 
     def set_metadata(self, uuid: str, element: str, namespace: str) -> None:
+        if self.failure is not None:
+            raise self.failure
         self.metadata[uuid] = element
+        self.on_metadata(uuid)
 
     def define(self, uuid: str, *addresses: str) -> None:
         self.defined[uuid] = domain_xml(uuid, *addresses)

@@ -42,7 +42,7 @@ class ImpossibleTest(base.TestCase):
             0000:3b:00.4 030200 10de:20b5 group=2 physfn=0000:3b:00.0"""
         self.assertImpossible(host, 'virtual function of 0000:3b:00.0',
                               address='0000:3b:00.4')
-        self.assertImpossible(host, '0000:3b:00.0 serves 1', 'sriov_numvfs',
+        self.assertImpossible(host, '0000:3b:00.0 serves', 'sriov_numvfs',
                               address='0000:3b:00.0')
 
     def test_virtual_functions_of_another_class_than_the_card(self) -> None:
@@ -65,12 +65,12 @@ physfn=0000:85:00.0"""))
 
     def test_companion_that_serves_guests_already(self) -> None:
         self.assertImpossible(
-            CARD.replace('10fa', '10fa numvfs=2'), '0000:65:00.1 serves 2')
+            CARD.replace('10fa', '10fa numvfs=2'), '0000:65:00.1 serves', '2 now')
 
     # https://github.com/amd/MxGPU-Virtualization/issues/25
     def test_function_whose_configuration_space_reads_all_ones(self) -> None:
         self.assertImpossible('0000:65:00.0 120000 1002:75a3 group=1 dead',
-                              'does not answer', 'power cycle')
+                              'does not answer', 'power-cycle')
 
     def test_companion_whose_configuration_space_reads_all_ones(
             self) -> None:
@@ -287,3 +287,12 @@ class ConsoleTest(base.TestCase):
     def test_one_without_driver_may_show_the_firmwares(self) -> None:
         self.assertEqual({}, self.offered(
             self.BOOT.replace('driver=nvidia', '')))
+
+    def test_excluded_card_without_outputs_is_none(self) -> None:
+        host = self.BOOT + self.OTHER.replace('030000', '030200')
+        self.assertEqual({}, self.offered(host, exclude=['0000:66:00.0']))
+
+    def test_excluded_card_on_a_stub_driver_is_none(self) -> None:
+        # Something else passes it to a guest.
+        host = self.BOOT + self.OTHER.replace('nvidia', 'vfio-pci')
+        self.assertEqual({}, self.offered(host, exclude=['0000:66:00.0']))

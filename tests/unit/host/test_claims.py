@@ -72,12 +72,6 @@ class ClaimTest(claims_base.TestCase):
         self.assertEqual([FIRST], self.claim(A, 1))
         self.assertEqual([SECOND, THIRD], self.free())
 
-    def test_smaller_flavor_keeps_the_rest_within_kept(self) -> None:
-        self.claim(A, 3)
-        with self.claims.kept(A):
-            self.assertEqual([FIRST], self.claim(A, 1))
-        self.assertEqual([], self.free())
-
     def test_card_that_is_not_detached_is_not_given(self) -> None:
         self.host.set_driver(FIRST, 'nvidia')
         self.host.set_driver('0000:b1:00.1', 'snd_hda_intel')
