@@ -42,7 +42,8 @@ _CATALOG = {
 def inputs() -> list[str | pathlib.Path]:
     """What the databases depend on."""
     return [str(paths.VENV), pathlib.Path(__file__),
-            *configuration.templates()]
+            *(path for path in configuration.templates()
+              if path.name not in configuration.COMPUTE_FILES)]
 
 
 def build(plane: control_plane.ControlPlane, folder: pathlib.Path) -> None:

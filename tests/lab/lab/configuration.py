@@ -52,14 +52,9 @@ def write_outside(target: pathlib.Path, logs: pathlib.Path,
 
 
 def write_compute(target: pathlib.Path, logs: pathlib.Path) -> None:
-    """Write the files of nova-compute.
-
-    target must have the same path in the virtual host.
-    """
+    """Write the files of nova-compute, /etc/nova in the virtual host."""
     _write(target, COMPUTE_FILES, virtual_host.OUTSIDE, logs,
-           include=','.join(topology.INCLUDE),
-           config_files=' '.join(config_file_options(target,
-                                                     *COMPUTE_FILES)))
+           include=','.join(topology.INCLUDE))
 
 
 def _write(target: pathlib.Path, names: tuple[str, ...], address: str,

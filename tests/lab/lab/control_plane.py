@@ -48,7 +48,7 @@ APIS = {
 _RABBIT_PORT = 15672
 _EPMD_PORT = 14369
 _MARIADB_PORT = 13306
-_START_LIMIT = 120
+_START_LIMIT = 300
 
 
 def _listens(port: int) -> bool:
@@ -168,6 +168,7 @@ class ControlPlane:
         etc = str(self.etc)
         return {
             'PATH': f'{paths.VENV}/bin:/usr/sbin:{os.environ["PATH"]}',
+            'PYTHONPATH': str(paths.PACKAGE),
             'PYTHONWARNINGS': 'ignore',
             'OS_KEYSTONE_CONFIG_DIR': etc,
             'OS_PLACEMENT_CONFIG_DIR': etc,

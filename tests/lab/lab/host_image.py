@@ -116,7 +116,7 @@ def _copy_initramfs_modules(root: pathlib.Path, version: str,
 
 
 def boot_files(image: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
-    """The initramfs of the virtual host, with its /init; made anew each run."""
+    """The initramfs of the virtual host, made anew each run."""
     tree = folder / 'initramfs'
     shutil.copytree(image / 'modules', tree / 'modules')
     shutil.copy(paths.LAB / 'host/initramfs-init', tree / 'init')

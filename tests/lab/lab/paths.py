@@ -29,6 +29,9 @@ CACHE = WORK / 'cache'
 RUN = WORK / 'run'
 """The state of the current run: databases, disk of the virtual host."""
 
+PACKAGE = RUN / 'package'
+"""The package under test, installed apart from the cached environment."""
+
 LOGS = WORK / 'logs'
 """A folder of logs per run."""
 

@@ -35,7 +35,10 @@ _MARK = 'NOVA_GPU_LAB_PROCESS_OF'
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment for a process of the lab."""
-    return {**os.environ, **(extra or {}), _MARK: str(paths.WORK)}
+    # gunicorn and oslo.service change their titles with setproctitle, which
+    # would write over the environment if it were not for SPT_NOENV.
+    return {**os.environ, **(extra or {}), _MARK: str(paths.WORK),
+            'SPT_NOENV': '1'}
 
 
 def run(command: Sequence[str | os.PathLike[str]], log: pathlib.Path,

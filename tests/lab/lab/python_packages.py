@@ -38,18 +38,33 @@ def virtual_environment(log: pathlib.Path) -> pathlib.Path:
         _pip(folder, log, '-r', _REQUIREMENTS)
 
     return cache.cached(
-        'venv', [_REQUIREMENTS, platform.python_version(),
-                 pathlib.Path(__file__)], build)
+        'python', [_REQUIREMENTS, platform.python_version(),
+                   pathlib.Path(__file__)], build)
+
+
+def disk(log: pathlib.Path) -> pathlib.Path:
+    """The virtual environment as a disk for the virtual host.
+
+    There the many small files come four times as fast from a disk as from a
+    shared folder.
+    """
+    def build(folder: pathlib.Path) -> None:
+        processes.run(
+            ['mke2fs', '-q', '-t', 'ext4', '-O', '^has_journal', '-m', '0',
+             '-i', '8192', '-d', paths.VENV, folder / 'venv.raw', '2G'], log)
+
+    return cache.cached('venv-disk', [str(paths.VENV), pathlib.Path(__file__)],
+                        build) / 'venv.raw'
 
 
 def install_checkout(log: pathlib.Path) -> None:
-    """Install the package under test, as a wheel, into this environment."""
+    """Install the package under test, as a wheel, into paths.PACKAGE."""
     with steps.step('Install this checkout'):
         # pip and pbr write beside what they build, so they get a copy.
         source = paths.RUN / 'checkout'
         shutil.copytree(paths.CHECKOUT, source, ignore=_NOT_BUILT_FROM)
         _pip(paths.VENV, log, '--no-deps', '--no-build-isolation',
-             '--force-reinstall', source, PBR_VERSION='0.0.1')
+             '--target', paths.PACKAGE, source, PBR_VERSION='0.0.1')
 
 
 def _pip(folder: pathlib.Path, log: pathlib.Path,

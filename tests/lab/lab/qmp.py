@@ -48,7 +48,10 @@ class JSONLines:
 
     def receive(self) -> dict[str, typing.Any]:
         """The next message."""
-        line = self._input.readline()
+        try:
+            line = self._input.readline()
+        except TimeoutError:
+            raise steps.LabError('QEMU or its guest agent does not answer')
         if not line:
             raise steps.LabError('The connection to QEMU was closed')
         # The agent puts 0xff before the answer to guest-sync-delimited.

@@ -14,6 +14,7 @@
 
 import pathlib
 import subprocess
+import sys
 import typing
 
 from lab import host_image
@@ -30,7 +31,7 @@ ADDRESS = '10.0.2.15'
 OUTSIDE = '10.0.2.2'
 """Where the virtual host sees this machine's loopback interface."""
 
-_BOOT_LIMIT = 180
+_BOOT_LIMIT = 400
 
 # "max" emulates AMD's SVM, so that the guests' KVM works in there. QEMU is
 # given no KVM of its own even where there is one: the same run everywhere.
@@ -43,9 +44,11 @@ _MACHINE = """
 -numa node,nodeid=1,memdev=memory1,cpus=1
 -nodefaults -display none -vga none -no-reboot
 -device intel-iommu,intremap=on,caching-mode=on
--device virtio-blk-pci,drive=disk,bus=pcie.0,addr=0x2
+-device virtio-blk-pci,drive=disk,serial=disk,bus=pcie.0,addr=0x2
+-device virtio-blk-pci,drive=venv,serial=venv,bus=pcie.0,addr=0x7
 -device virtio-serial-pci,bus=pcie.0,addr=0x3
--device virtserialport,chardev=agent,name=org.qemu.guest_agent.0
+-device virtserialport,chardev=agent,name=agent
+-device virtserialport,chardev=second-agent,name=second-agent
 -netdev user,id=outside
 -device virtio-net-pci,netdev=outside,mac=52:54:00:00:00:01,bus=pcie.0,\
 addr=0x4,romfile=
@@ -54,16 +57,18 @@ addr=0x4,romfile=
 """
 
 # With a framebuffer console on it, the driver radeon divides by zero on
-# QEMU's card.
+# QEMU's card. amdgpu takes 4 s to find that no card is for it.
 _KERNEL = ('console=ttyS0 quiet panic=-1 intel_iommu=on '
-           'drm_kms_helper.fbdev_emulation=0')
+           'drm_kms_helper.fbdev_emulation=0 modprobe.blacklist=amdgpu')
 
 
 class VirtualHost:
     """One virtual host: its disk outlives its power cycles."""
 
-    def __init__(self, image: pathlib.Path, logs: pathlib.Path) -> None:
+    def __init__(self, image: pathlib.Path, venv: pathlib.Path,
+                 logs: pathlib.Path) -> None:
         self._image = image
+        self._venv = venv
         self._logs = logs
         self._folder = paths.RUN / 'host'
         self._folder.mkdir()
@@ -84,24 +89,30 @@ class VirtualHost:
     def _command(self) -> list[str]:
         unmapped = 'security_model=none'
         kernel = (f'{_KERNEL} lab.work={paths.WORK} lab.logs={self._logs} '
-                  f'lab.venv={paths.VENV}')
+                  f'lab.venv={paths.VENV} lab.package={paths.PACKAGE}')
         return [
             'qemu-system-x86_64', *_MACHINE.split(),
             '-kernel', str(self._image / 'vmlinuz'),
             '-initrd', str(self._initramfs), '-append', kernel,
             '-drive', f'if=none,id=disk,format=qcow2,file={self._disk},'
             'cache=unsafe,discard=unmap',
-            # Appended to, so that it also shows the boots before.
-            '-chardev', f'file,id=console,path={self._console},append=on',
-            '-serial', 'chardev:console',
-            '-chardev', f'socket,id=agent,path={self._folder}/agent,'
-            'server=on,wait=off',
+            '-drive', f'if=none,id=venv,format=raw,file={self._venv},'
+            'read-only=on',
+            # An agent has one client at a time: the second one is for people.
+            *self._socket('agent'), *self._socket('second-agent'),
             '-qmp', f'unix:{self._folder}/qmp,server=on,wait=off',
             # Without remap, inodes of different file systems coincide.
             '-fsdev', f'local,id=work,path={paths.WORK},{unmapped},'
             'readonly=on,multidevs=remap',
             '-fsdev', f'local,id=logs,path={self._logs},{unmapped}',
+            # Appended to, so that it also shows the boots before.
+            '-chardev', f'file,id=console,path={self._console},append=on',
+            '-serial', 'chardev:console',
             *topology.arguments()]
+
+    def _socket(self, name: str) -> tuple[str, str]:
+        return ('-chardev', f'socket,id={name},path={self._folder}/{name},'
+                'server=on,wait=off')
 
     def wait_ready(self) -> None:
         """Wait until libvirt answers and commands can be run."""
@@ -141,3 +152,14 @@ class VirtualHost:
         """End the virtual host as if somebody had pulled the plug."""
         self.qmp('quit')
         self._process.wait(60)
+
+
+def execute(script: str) -> int:
+    """Run a command in the virtual host that another process has started."""
+    agent = qmp.Agent(paths.RUN / 'host/second-agent')
+    if not agent.answers():
+        raise SystemExit('There is no virtual host that answers')
+    result = agent.run(f'. /run/lab-environment; {script}', 600)
+    print(result.stdout, end='')
+    print(result.stderr, end='', file=sys.stderr)
+    return result.status

@@ -1,0 +1,101 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Servers with GPUs, from the API down to what the guest's kernel sees."""
+
+from lab import nova_compute
+from lab import steps
+from lab import topology
+
+from e2e import base
+
+
+class ServersTest(base.LabTestCase):
+    """Creating and deleting servers."""
+
+    def test_each_server_gets_a_card_of_its_own(self) -> None:
+        self.assert_free(topology.TOTAL)
+        first = self.boot()
+        first_report = self.report(first)
+        card, = self.assert_sees_its_cards(first, first_report)
+        self.assert_free(topology.TOTAL - 1)
+
+        second = self.boot()
+        other, = self.assert_sees_its_cards(second, self.report(second))
+        self.assertNotEqual(card['address'], other['address'])
+        self.assert_free(topology.TOTAL - 2)
+
+        self._assert_no_valid_host(topology.TOTAL - 1)
+
+        self.delete(first)
+        self.assert_free(topology.TOTAL - 1)
+        self.assertEqual([], self.cards_of(first))
+        self.delete(second)
+        self.assert_free(topology.TOTAL)
+
+    def _assert_no_valid_host(self, count: int) -> None:
+        with steps.step(f'Create a server with free_gpus >={count}'):
+            server = self.create_server(f'>={count}')
+            self.assertEqual('ERROR', self.lab.cloud.wait_built(server))
+        self.assertIn('No valid host was found',
+                      self.lab.cloud.server(server).fault['message'])
+
+    def test_identical_cards_on_q35(self) -> None:
+        server = self.boot('>=2', 'q35',
+                           **{'gpu_passthru:model': topology.IDENTICAL})
+        report = self.report(server)
+        self.assert_sees_its_cards(server, report, count=2)
+        self.assertEqual(
+            sorted(topology.IDENTICAL_MIB.values()),
+            sorted(function.mib for function in report
+                   if function.model == topology.IDENTICAL))
+
+    def test_a_card_that_shares_a_group_takes_its_mate(self) -> None:
+        model = {'gpu_passthru:model': topology.PAIR}
+        server = self.boot('>=1', **model)
+        self.assert_sees_its_cards(server, self.report(server))
+        # The mate is not free for anybody else.
+        self.assert_free(topology.TOTAL - 2)
+        with steps.step('Create a server that would need its mate'):
+            other = self.create_server('>=1', **model)
+            self.assertEqual('ERROR', self.lab.cloud.wait_built(other))
+        self.delete(server)
+        self.assert_free(topology.TOTAL)
+
+
+class RestartTest(base.LabTestCase):
+    """What outlives nova-compute."""
+
+    def test_sigkill_while_a_guest_runs(self) -> None:
+        server = self.boot()
+        card, = self.assert_sees_its_cards(server, self.report(server))
+        self.assert_free(topology.TOTAL - 1)
+        domain = self.lab.running_id(server)
+        drivers = self.lab.functions()
+
+        with nova_compute.watch_bindings(self.lab.host) as bindings:
+            with steps.step('Kill nova-compute with SIGKILL'):
+                self.lab.compute.kill()
+            # What the scheduler was told last must not stand in for what
+            # the new process says.
+            self.lab.cloud.forget_gpu_stats()
+            with steps.step('Start nova-compute again'):
+                self.lab.compute.start()
+        self.assertEqual([], bindings)
+        self.assertEqual(drivers, self.lab.functions())
+
+        self.assertEqual(domain, self.lab.running_id(server))
+        self.assert_alive(server)
+        self.assertEqual([card], self.cards_of(server))
+        self.assert_free(topology.TOTAL - 1)
+        self.delete(server)
+        self.assert_free(topology.TOTAL)

@@ -1,0 +1,171 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What the tests do as a user and as an operator of the cloud."""
+
+import json
+import pathlib
+import typing
+import uuid
+
+import openstack
+from openstack import exceptions
+import pymysql
+
+from lab import control_plane
+from lab import pci
+from lab import steps
+
+BOOT_LIMIT = 400
+"""From "the guest runs" to its report; it took 10 s, with q35 30 s."""
+
+_BUILD_LIMIT = 400
+_DELETE_LIMIT = 240
+
+# They make the guest's kernel trust the clocks that it is given: measuring
+# them under emulation takes several seconds.
+_GUEST_KERNEL = ('console=ttyS0 quiet tsc=reliable no_timer_check nokaslr '
+                 'mitigations=off')
+
+_MICROVERSION = '2.96'
+
+
+class Cloud:
+    """A session with the APIs, as admin."""
+
+    def __init__(self) -> None:
+        self.connection = openstack.connect(
+            compute_default_microversion=_MICROVERSION,
+            **{name.removeprefix('OS_').lower(): value
+               for name, value in control_plane.CREDENTIALS.items()})
+        self.images: dict[str, str] = {}
+
+    def upload_images(self, kernel: pathlib.Path,
+                      initramfs: pathlib.Path) -> None:
+        """Upload the guest, once for each machine type that is tested."""
+        kernel_id = self._upload('kernel', kernel.read_bytes(), 'aki')
+        ramdisk_id = self._upload('ramdisk', initramfs.read_bytes(), 'ari')
+        for machine in ('pc', 'q35'):
+            self.images[machine] = self._upload(
+                machine, b'\0' * (1 << 20), 'raw', kernel_id=kernel_id,
+                ramdisk_id=ramdisk_id, hw_machine_type=machine,
+                hw_video_model='none', os_command_line=_GUEST_KERNEL)
+
+    def _upload(self, name: str, data: bytes, disk_format: str,
+                **properties: str) -> str:
+        return self.connection.image.create_image(
+            name=name, data=data, disk_format=disk_format,
+            container_format='bare' if disk_format == 'raw' else disk_format,
+            visibility='public', allow_duplicates=True, **properties).id
+
+    def create_flavor(self, extra_specs: dict[str, str]) -> str:
+        """Create a small flavor; return its id."""
+        compute = self.connection.compute
+        flavor = compute.create_flavor(
+            name=f'lab-{uuid.uuid4()}', ram=256, vcpus=1, disk=0)
+        compute.create_flavor_extra_specs(flavor, extra_specs)
+        return flavor.id
+
+    def delete_flavor(self, flavor: str) -> None:
+        """Delete a flavor."""
+        self.connection.compute.delete_flavor(flavor)
+
+    def create_server(self, flavor: str, machine: str = 'pc') -> str:
+        """Ask for a server without ports; return its id."""
+        return self.connection.compute.create_server(
+            name=f'lab-{machine}', flavor_id=flavor, networks='none',
+            image_id=self.images[machine]).id
+
+    def server(self, server: str) -> typing.Any:
+        """The server as the API shows it."""
+        return self.connection.compute.get_server(server)
+
+    def wait_built(self, server: str) -> str:
+        """Wait until a server is ACTIVE or ERROR; return that."""
+        def check() -> str:
+            status = self.server(server).status
+            return status if status in ('ACTIVE', 'ERROR') else ''
+
+        return steps.wait_for(check, f'Server {server} is still in BUILD',
+                              _BUILD_LIMIT, interval=0.5)
+
+    def console(self, server: str) -> str:
+        """What the guest has written to its serial console."""
+        answer = self.connection.compute.get_server_console_output(server)
+        return answer['output']
+
+    def wait_report(self, server: str) -> list[pci.Function]:
+        """Wait until the guest has listed its PCI functions; return them."""
+        def check() -> str:
+            text = self.console(server)
+            return text if 'GUEST-DONE' in text else ''
+
+        try:
+            text = steps.wait_for(check, f'Guest {server} has not reported',
+                                  BOOT_LIMIT, interval=1)
+        except steps.LabError as error:
+            raise steps.LabError(
+                f'{error}; its console: {self.console(server)[-2000:]}')
+        return pci.parse(text, 'GUEST-PCI')
+
+    def delete_server(self, server: str) -> None:
+        """Delete a server and wait until it is gone."""
+        compute = self.connection.compute
+        compute.delete_server(server, ignore_missing=True)
+
+        def check() -> bool:
+            try:
+                status = compute.get_server(server).status
+            except exceptions.NotFoundException:
+                return True
+            if status == 'ERROR':
+                raise steps.LabError(f'Deleting {server} ended with ERROR')
+            return False
+
+        steps.wait_for(check, f'Server {server} is still there',
+                       _DELETE_LIMIT, interval=0.3)
+
+    def wait_host(self) -> None:
+        """Wait until the scheduler may use nova-compute."""
+        def check() -> bool:
+            return any(service.state == 'up' for service
+                       in self.connection.compute.services(
+                           binary='nova-compute'))
+
+        steps.wait_for(check, 'nova-compute is not up', 120)
+
+    def gpu_stats(self) -> dict[str, typing.Any]:
+        """What the driver last told the scheduler.
+
+        Read from the cell's database: no API shows a compute node's stats
+        since microversion 2.88.
+        """
+        (stats,), = _query(
+            'SELECT stats FROM compute_nodes WHERE deleted = 0')
+        return json.loads(json.loads(stats).get('gpu_passthru', '{}'))
+
+    def forget_gpu_stats(self) -> None:
+        """Remove what the driver last told the scheduler.
+
+        So that a test can tell a new report from an old one that says the
+        same.
+        """
+        _query("UPDATE compute_nodes SET stats = '{}'")
+
+
+def _query(statement: str) -> typing.Any:
+    database = pymysql.connect(
+        host='127.0.0.1', port=13306, user='nova', password='lab',
+        database='nova_cell1', autocommit=True)
+    with database, database.cursor() as cursor:
+        cursor.execute(statement)
+        return cursor.fetchall()

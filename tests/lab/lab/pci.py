@@ -1,0 +1,70 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""PCI functions as the virtual host and the guests see them."""
+
+from collections.abc import Iterable
+import dataclasses
+
+# A line per function; resource has "start end flags" of BAR 0 first.
+LIST_SCRIPT = r"""
+for function in /sys/bus/pci/devices/*; do
+    read -r start end _ < "$function/resource"
+    echo "HOST-PCI ${function##*/} $(cat "$function/vendor")" \
+        "$(cat "$function/device") $(cat "$function/class")" \
+        $(((end - start + 1) / 1048576)) \
+        "$([ -e "$function/driver" ] &&
+            basename "$(readlink "$function/driver")" || echo -)" \
+        "$(cat "$function/numa_node")" \
+        "$(basename "$(readlink "$function/iommu_group")")"
+done
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Function:
+    """What a kernel says of one PCI function."""
+
+    address: str
+    model: str
+    """vendor:device"""
+    pci_class: str
+    mib: int
+    """Size of BAR 0."""
+    driver: str = ''
+    numa_node: int = -1
+    iommu_group: str = ''
+
+    @property
+    def slot(self) -> str:
+        """The address without the function number."""
+        return self.address.rpartition('.')[0]
+
+
+def parse(text: str, prefix: str) -> list[Function]:
+    """The functions in the lines that begin with a prefix."""
+    found = []
+    for line in text.splitlines():
+        words = line.split()
+        if words and words[0] == prefix:
+            address, vendor, device, pci_class, mib, *rest = words[1:]
+            found.append(Function(
+                address, f'{vendor[2:]}:{device[2:]}', pci_class, int(mib),
+                *_host_only(rest)))
+    return found
+
+
+def _host_only(words: list[str]) -> Iterable[str | int]:
+    if not words:
+        return ()
+    driver, numa_node, iommu_group = words
+    return '' if driver == '-' else driver, int(numa_node), iommu_group
