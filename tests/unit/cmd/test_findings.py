@@ -66,6 +66,8 @@ class ConfigurationTest(base.TestCase):
             'compute_driver', findings.DRIVER))
         for name, value in options.items():
             config.set_override(name, value, 'gpu_passthru')
+            # All configurations share what a group of options has.
+            self.addCleanup(config.clear_override, name, 'gpu_passthru')
         return list(findings.of_configuration(config))
 
     def test_our_driver_with_good_options_is_no_problem(self) -> None:
