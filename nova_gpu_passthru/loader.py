@@ -87,11 +87,9 @@ class NoVIFs(plugin.PluginBase):
                                                 vif_info=[])
 
     def plug(self, vif: 'objects.vif.VIFBase',
-             instance_info: 'objects.instance_info.InstanceInfo'
-             ) -> None:
+             instance_info: 'objects.instance_info.InstanceInfo') -> None:
         raise NotImplementedError()
 
     def unplug(self, vif: 'objects.vif.VIFBase',
-               instance_info: 'objects.instance_info.InstanceInfo'
-             ) -> None:
+               instance_info: 'objects.instance_info.InstanceInfo') -> None:
         raise NotImplementedError()

@@ -109,9 +109,10 @@ class Claims:
                     f'nova-compute.')
             held = self._held()
             own_addresses = held.pop(uuid, frozenset())
+            moved = self._renumbered(uuid, cards)
             own = [card for card in cards
                    if card.addresses & own_addresses and
-                   not self._renumbered(uuid, card)]
+                   card.address not in moved]
             # What a guest has stays its own, also where the operator has
             # excluded it since.
             fitting = [card for card in cards
@@ -120,6 +121,10 @@ class Claims:
                         card.by_choice)]
             free = available(fitting, frozenset().union(*held.values()),
                              cards)
+            # In the place of cards that moved, others of their model.
+            for model in moved.values():
+                own += [card for card in free if card.model == model and
+                        card not in own][:1]
             picked = picking.choose(free, request.count, own)
             if picked is None:
                 raise exceptions.NotEnoughGPUs(
@@ -241,23 +246,27 @@ class Claims:
                 held[uuid] = held.get(uuid, frozenset()) | addresses
         return held
 
-    def _renumbered(self, uuid: str, card: host_cards.Card) -> bool:
-        """Whether an instance's domain means another card by this address.
+    def _renumbered(self, uuid: str, cards: Iterable[host_cards.Card]
+                    ) -> dict[pci.PCIAddress, str]:
+        """Finds addresses by which an instance's domain means another card.
 
         Bus numbers may change when the host boots.
+
+        :returns: by the address, the model that the card there had
         """
         devices = self._domains.devices.get(uuid)
-        if devices is None:
-            return False
-        model = devices.models.get(card.address, card.model)
-        if model == card.model:
-            return False
-        LOG.warning('The domain of instance %(uuid)s names %(address)s, where '
-                    'it had a card of model %(had)s; now a %(has)s is there, '
-                    'so its cards are picked anew',
-                    {'uuid': uuid, 'address': card.address, 'had': model,
-                     'has': card.model})
-        return True
+        moved = {}
+        for card in cards if devices is not None else ():
+            model = devices.models.get(card.address, card.model)
+            if model != card.model:
+                moved[card.address] = model
+                LOG.warning('The domain of instance %(uuid)s names '
+                            '%(address)s, where it had a card of model '
+                            '%(had)s; now a %(has)s is there, so its cards '
+                            'are picked anew',
+                            {'uuid': uuid, 'address': card.address,
+                             'had': model, 'has': card.model})
+        return moved
 
 
 def available(cards: Iterable[host_cards.Card],

@@ -59,12 +59,12 @@ class FreeGPUsFilter(filters.BaseHostFilter):
 
 def _has_free(host: Any, request: flavor.GPURequest) -> bool:
     try:
-        free = reports.read(host.stats).free(request.model)
+        free = (reports.read(host).free(request.model) -
+                request.count * _placed_on(host))
     except ValueError as error:
         LOG.warning('%(host)s does not pass: its gpu_passthru statistics make '
                     'no sense: %(error)s', {'host': host, 'error': error})
         return False
-    free -= request.count * _placed_on(host)
     if free < request.count:
         LOG.debug('%(host)s does not pass: it has %(free)d free, and the '
                   'flavor asks for %(request)s',
@@ -79,6 +79,9 @@ def _placed_on(host: Any) -> int:
     Nova counts them in num_instances as it places them, for each request
     anew, and leaves the statistics as they are
     (nova.scheduler.host_manager.HostState.consume_from_request).
+
+    :raises ValueError: if the statistics make no sense
     """
-    reported = int(host.stats.get('num_instances', 0))
+    stats = getattr(host, 'stats', None) or {}
+    reported = int(stats.get('num_instances', 0))
     return max(0, int(host.num_instances) - reported)

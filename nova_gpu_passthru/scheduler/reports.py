@@ -37,16 +37,20 @@ class Report:
                 self.free_by_model.get(model, 0))
 
 
-def read(stats: Mapping[str, str] | None) -> Report:
+def read(host: Any) -> Report:
     """Reads the report of one host.
 
-    :param stats: of the host's ComputeNode
-    :raises ValueError: if it makes no sense
+    :param host: its nova.scheduler.host_manager.HostState; one that has not
+        reported anything yet has no statistics at all
+    :raises ValueError: if the report makes no sense
     """
-    text = (stats or {}).get(KEY)
+    text = (getattr(host, 'stats', None) or {}).get(KEY)
     if text is None:
         return Report()
-    said = json.loads(text)
+    try:
+        said = json.loads(text)
+    except RecursionError:
+        raise ValueError('it is nested too deeply') from None
     if not isinstance(said, dict):
         raise ValueError(f'{text!r} is no object')
     by_model = said.get('free_by_model')

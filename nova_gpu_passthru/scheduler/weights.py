@@ -87,7 +87,7 @@ def _multiplier(host: Any, name: str) -> float:
 
 def _report(host: Any) -> reports.Report:
     try:
-        return reports.read(host.stats)
+        return reports.read(host)
     except ValueError:
         # The filter says what is wrong with it.
         return reports.Report()
