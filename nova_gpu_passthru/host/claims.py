@@ -255,9 +255,10 @@ class Claims:
         :returns: by the address, the model that the card there had
         """
         devices = self._domains.devices.get(uuid)
+        models = devices.models if devices is not None else {}
         moved = {}
-        for card in cards if devices is not None else ():
-            model = devices.models.get(card.address, card.model)
+        for card in cards:
+            model = models.get(card.address, card.model)
             if model != card.model:
                 moved[card.address] = model
                 LOG.warning('The domain of instance %(uuid)s names '
