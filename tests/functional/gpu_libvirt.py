@@ -147,13 +147,20 @@ class Hangs:
 
 
 class Domain(fakelibvirt.Domain):
-    """A domain that has a definition and, while it runs, a live one."""
+    """A domain that has a definition and, while it runs, a live one.
+
+    :ivar lets_go: whether the running guest gives up a device
+    :ivar save_errors: raised by the next saves, one each
+    """
 
     def __init__(self, connection: 'Connection', xml: str,
                  running: bool = False, transient: bool = False) -> None:
         super().__init__(connection, xml, transient=transient)
         self._definition = _parsed(xml)
         self._live: etree._Element | None = None
+        self._saved: etree._Element | None = None
+        self.lets_go = True
+        self.save_errors: list[Exception] = []
         if running:
             self.create()
 
@@ -172,8 +179,10 @@ class Domain(fakelibvirt.Domain):
         self._exists()
         if self._live is not None:
             raise invalid('domain is already running')
-        self._connection.check_start(self, self._definition)
-        self._live = copy.deepcopy(self._definition)
+        # From a saved image a guest continues as it was when it was saved.
+        tree = self._definition if self._saved is None else self._saved
+        self._connection.check_start(self, tree)
+        self._live, self._saved = copy.deepcopy(tree), None
         self._id = self._connection._id_counter
         super().createWithFlags(flags)
 
@@ -207,18 +216,24 @@ class Domain(fakelibvirt.Domain):
             self._transient = True
 
     def undefineFlags(self, flags: int) -> None:
-        self._has_saved_state = False
+        self.managedSaveRemove(0)
         self.undefine()
 
     def managedSave(self, flags: int) -> None:
+        if self.save_errors:
+            raise self.save_errors.pop(0)
         if self.functions:
             # QEMU tells why since 6.0; what it says of vfio differs.
             raise invalid(
                 f'cannot migrate domain: {self.functions[0]}: VFIO migration '
                 f'is not supported in kernel')
-        self._live = None
+        self._saved, self._live = self._live, None
         self._state = fakelibvirt.VIR_DOMAIN_SHUTOFF
         super().managedSave(flags)
+
+    def managedSaveRemove(self, flags: int) -> None:
+        self._saved = None
+        super().managedSaveRemove(flags)
 
     def XMLDesc(self, flags: int) -> str:
         self._exists()
@@ -229,8 +244,14 @@ class Domain(fakelibvirt.Domain):
         return str(etree.tostring(tree, encoding='unicode'))
 
     def attachDeviceFlags(self, xml: str, flags: int = 0) -> None:
+        device = etree.fromstring(xml)
         for tree in self._affected(flags):
-            tree.find('devices').append(etree.fromstring(xml))
+            if tree is self._live:
+                alone = etree.Element('domain')
+                etree.SubElement(alone, 'devices').append(
+                    copy.deepcopy(device))
+                self._connection.check_devices(self, alone)
+            tree.find('devices').append(copy.deepcopy(device))
 
     def detachDeviceFlags(self, xml: str, flags: int = 0) -> None:
         wanted = _identity(etree.fromstring(xml))
@@ -240,7 +261,10 @@ class Domain(fakelibvirt.Domain):
             if not found:
                 raise error('device not found: no such device',
                             VIR_ERR_DEVICE_MISSING)
-            tree.find('devices').remove(found[0])
+            if tree is self._live:
+                _check_unplug(tree, found[0])
+            if tree is not self._live or self.lets_go:
+                tree.find('devices').remove(found[0])
 
     def setMetadata(self, metadata_type: int, metadata: str, key: str,
                     uri: str, flags: int = 0) -> None:
@@ -346,12 +370,16 @@ class Connection(fakelibvirt.Connection):
         return domain
 
     def check_start(self, domain: Domain, tree: etree._Element) -> None:
-        """Refuses a domain whose host devices cannot be passed.
+        """Refuses a domain that cannot be started."""
+        if self.start_errors:
+            raise self.start_errors.pop(0)
+        self.check_devices(domain, tree)
+
+    def check_devices(self, domain: Domain, tree: etree._Element) -> None:
+        """Refuses host devices that cannot be passed.
 
         :raises libvirtError: as libvirt does, in its order
         """
-        if self.start_errors:
-            raise self.start_errors.pop(0)
         functions = host_functions(tree)
         for address in functions:
             if not self.sysfs.path(address).exists():
@@ -399,6 +427,26 @@ def _parsed(xml: str) -> etree._Element:
                         fakelibvirt.VIR_ERR_XML_ERROR)
         taken.add(place)
     return tree
+
+
+def _check_unplug(tree: etree._Element, device: etree._Element) -> None:
+    """Refuses what qemuDomainDetachPrepHostdev (qemu_hotplug.c) refuses."""
+    def slot(element: etree._Element) -> list[str | None]:
+        address = element.find("address[@type='pci']")
+        return [] if address is None else [
+            address.get(name) for name in ('domain', 'bus', 'slot')]
+
+    others = [other for other in tree.find('devices')
+              if other is not device and slot(device) and
+              slot(other) == slot(device)]
+    if others:
+        source = device.find('source/address')
+        raise error(
+            'operation failed: cannot hot unplug multifunction PCI device: '
+            '{}:{}:{}.{}'.format(*(
+                source.get(name).removeprefix('0x')
+                for name in ('domain', 'bus', 'slot', 'function'))),
+            VIR_ERR_OPERATION_FAILED)
 
 
 def _identity(device: etree._Element) -> tuple[str, ...]:
