@@ -32,11 +32,11 @@ that is address, class, vendor:device, and whatever else the kernel shows:
     dead           the configuration space reads all ones
 """
 
+from collections.abc import Iterator
 import os
 import pathlib
 import shutil
 import uuid
-from collections.abc import Iterator
 
 import fixtures
 

@@ -116,5 +116,6 @@ class OptionsTest(TestCase):
     def test_every_option_is_in_the_sample_with_help(self) -> None:
         listed = [opt for _, opts in conf.list_opts() for opt in opts]
         self.assertEqual([], [opt.name for opt in listed if not opt.help])
-        self.assertTrue({'include', 'exclude', 'boot_vga', 'detach_timeout'}
-                        <= {opt.name for opt in listed})
+        self.assertEqual(
+            set(), {'include', 'exclude', 'boot_vga', 'detach_timeout'} -
+            {opt.name for opt in listed})

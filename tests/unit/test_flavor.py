@@ -29,9 +29,9 @@ class CountTest(base.TestCase):
                              flavor.parse({key: text}))
 
     @ddt.data('>=x', '>=-1', '=>2', '>=2.5', '', ' ', '[1, 2]', '0', '>=0',
-              '00', '02', ' 2', '2 ', '2\n', ' >=2', '= 2', '== 4', '>2', '<=2', '> =2', '>=', '٢', '>=２',
-              '²', '2 GPUs', '1e1', '0x2', '1_0', '10000', '9' * 20,
-              '2\x00', '>=2,>=3', '<in> 2', 'None')
+              '00', '02', ' 2', '2 ', '2\n', ' >=2', '= 2', '== 4', '>2',
+              '<=2', '> =2', '>=', '٢', '>=２', '²', '2 GPUs', '1e1', '0x2',
+              '1_0', '10000', '9' * 20, '2\x00', '>=2,>=3', '<in> 2', 'None')
     def test_nonsense_is_refused_with_key_text_and_cure(
             self, text: str) -> None:
         for key in (flavor.FREE_GPUS, flavor.SCOPED_FREE_GPUS):

@@ -10,8 +10,13 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
+import argparse
+import pathlib
+
 import fixtures
 
+from nova_gpu_passthru.cmd import main
+from nova_gpu_passthru import conf
 from tests.unit import base
 from tests.unit.cmd import command
 
@@ -29,24 +34,21 @@ class MainTest(base.TestCase):
         one.run('offer')
         self.assertNotEqual(0, one.status)
 
+    # What nova-compute itself reads (nova.cmd.compute.main).
     def test_novas_own_files_are_read_by_default(self) -> None:
-        asked = []
-
-        def find(project: str, program: str, extension: str = '.conf'
-                 ) -> list[str]:
-            asked.append((project, program, extension))
-            return []
-
+        folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        for name, lines in (
+                ('nova.conf', 'exclude = 0000:17:00.0\nboot_vga = offer'),
+                ('nova-compute.conf', 'exclude = 0000:65:00.0')):
+            (folder / 'nova').mkdir(exist_ok=True)
+            (folder / 'nova' / name).write_text(f'[gpu_passthru]\n{lines}\n')
+        # In the places where oslo.config looks for a project's files.
         self.useFixture(fixtures.MonkeyPatch(
-            'nova_gpu_passthru.cmd.main.cfg.find_config_files', find))
-        self.useFixture(fixtures.MonkeyPatch(
-            'libvirt.openReadOnly', lambda uri: _NoDomains()))
-        one = self.useFixture(command.Command())
-        one.run('list')
-        self.assertIn(('nova', 'nova-compute', '.conf'), asked)
-        self.assertEqual(0, one.status)
-
-
-class _NoDomains:
-    def listAllDomains(self) -> list[object]:
-        return []
+            'oslo_config.cfg._get_config_dirs',
+            lambda project=None: [str(folder / 'nova')]))
+        one = main.Command()
+        one.options = argparse.Namespace(config_file=None)
+        policy = conf.read_policy(one.read_config())
+        self.assertEqual(['0000:65:00.0'],
+                         [str(a) for a in policy.exclude.addresses])
+        self.assertEqual('offer', policy.boot_vga.value)

@@ -20,7 +20,6 @@ from nova_gpu_passthru import exceptions
 from nova_gpu_passthru.guest import domain
 from nova_gpu_passthru.guest import hotplug
 from nova_gpu_passthru.host import pci
-from tests.unit import base
 from tests.unit import fakes
 from tests.unit.guest import test_add_cards
 

@@ -34,6 +34,7 @@ HOST = """
 """
 FIRST, SECOND, THIRD = '0000:31:00.0', '0000:4b:00.0', '0000:b1:00.0'
 
+
 class TestCase(base.TestCase):
     HOST = HOST
 

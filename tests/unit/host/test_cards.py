@@ -64,8 +64,8 @@ physfn=0000:85:00.0"""))
                               'serves', 'to offer the whole card')
 
     def test_companion_that_serves_guests_already(self) -> None:
-        self.assertImpossible(
-            CARD.replace('10fa', '10fa numvfs=2'), '0000:65:00.1 serves', '2 now')
+        self.assertImpossible(CARD.replace('10fa', '10fa numvfs=2'),
+                              '0000:65:00.1 serves', '2 now')
 
     # https://github.com/amd/MxGPU-Virtualization/issues/25
     def test_function_whose_configuration_space_reads_all_ones(self) -> None:

@@ -27,7 +27,7 @@ from tests.unit import base
 Cards = tuple[host_cards.Card, ...]
 
 SETTINGS = hypothesis.settings(deadline=None, derandomize=True,
-                               max_examples=300)
+                               max_examples=150)
 
 
 def card(bus: int, *groups: int) -> host_cards.Card:
@@ -75,7 +75,7 @@ class ChooseTest(base.TestCase):
             self.assertIsNone(picked)
         else:
             self.assertEqual(count, len({c.address for c in picked}))
-            self.assertTrue(set(picked) <= set(free))
+            self.assertEqual(set(), set(picked) - set(free))
 
     @SETTINGS
     @hypothesis.given(hosts(1), strategies.integers(1, 7))
@@ -97,7 +97,7 @@ class ChooseTest(base.TestCase):
         # Others cannot have what shares a group with its cards.
         count = data.draw(strategies.integers(len(own), len(free)))
         picked = picking.choose(free, count, own)
-        self.assertTrue(set(own) <= set(picked))
+        self.assertEqual(set(), set(own) - set(picked))
         best = min(lost(choice, free, own)
                    for choice in itertools.combinations(free, count)
                    if set(own) <= set(choice))
