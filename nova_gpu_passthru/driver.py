@@ -183,12 +183,16 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
                instance: 'objects.Instance', *args: Any,
                **kwargs: Any) -> None:
         try:
+            self._gpus.refresh()
             self._gpus.check_own(instance.uuid)
-        except exceptions.NotEnoughGPUs as error:
+            super().resume(context, instance, *args, **kwargs)
+            with contextlib.ExitStack() as undo:
+                undo.callback(self._stop_without_cards, context, instance)
+                self._give_back(instance)
+                undo.pop_all()
+        except (exceptions.NotEnoughGPUs, exceptions.HotplugFailed) as error:
             raise exception.InstanceFaultRollback(
                 exception.InstanceResumeFailure(reason=str(error)))
-        super().resume(context, instance, *args, **kwargs)
-        self._give_back(instance)
 
     @nova_host.hook
     def unrescue(self, context: nova_context.RequestContext,
@@ -213,6 +217,16 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
         super()._resume_guest_after_snapshot(
             context, live_snapshot, original_power_state, instance, guest)
         self._give_back(instance)
+
+    def _stop_without_cards(self, context: nova_context.RequestContext,
+                            instance: 'objects.Instance') -> None:
+        """Saves again what must not run without its cards, or ends it."""
+        try:
+            self.suspend(context, instance)
+        except Exception:
+            LOG.exception('The guest cannot be saved again and is powered '
+                          'off, for it has lost its GPUs', instance=instance)
+            self._host.get_guest(instance).poweroff()
 
     def _give_back(self, instance: 'objects.Instance') -> None:
         held = self._gpus.held_by(instance.uuid)

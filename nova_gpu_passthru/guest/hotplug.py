@@ -21,6 +21,7 @@ from collections.abc import Collection
 import time
 from typing import Any, Protocol
 
+import libvirt
 from lxml import etree
 
 from nova_gpu_passthru import exceptions
@@ -77,14 +78,19 @@ def take_out(guest: Guest, addresses: Collection[pci.PCIAddress],
                 f'a running guest; stop the guest instead')
     try:
         for device in devices:
-            guest.detach_device(device, live=True)
+            try:
+                guest.detach_device(device, live=True)
+            except libvirt.libvirtError as error:
+                raise exceptions.HotplugFailed(
+                    f'libvirt does not detach {device.address}: {error}'
+                ) from error
         left = _wait_until_gone(guest, addresses, timeout)
         if left:
             names = ', '.join(str(device.address) for device in left)
             raise exceptions.HotplugFailed(
                 f'the guest has not let go of {names} within {timeout:.0f} s; '
                 f'its system must support PCI hot-unplug and be running')
-    except Exception:
+    except exceptions.HotplugFailed:
         give_back(guest, addresses)
         raise
 
@@ -94,12 +100,19 @@ def give_back(guest: Guest, addresses: Collection[pci.PCIAddress]) -> None:
 
     :param guest: a running guest
     :param addresses: the functions on the host that it may have
+    :raises HotplugFailed: if libvirt does not attach one
     """
     present = {device.address
                for device in _devices(guest.get_xml_desc(), addresses)}
     for device in _devices(guest.get_xml_desc(dump_inactive=True), addresses):
-        if device.address not in present:
+        if device.address in present:
+            continue
+        try:
             guest.attach_device(device, live=True)
+        except libvirt.libvirtError as error:
+            raise exceptions.HotplugFailed(
+                f'libvirt does not attach {device.address}: {error}'
+            ) from error
 
 
 def _wait_until_gone(guest: Guest, addresses: Collection[pci.PCIAddress],

@@ -129,7 +129,24 @@ class HostGPUs:
         if request is None:
             self._claims.give_up(uuid)
             return ()
-        return self._claims.claim(uuid, request, self._cards)
+        while True:
+            picked = self._claims.claim(uuid, request, self._cards)
+            lost = {card for card in picked if not self._is_ready_now(card)}
+            if not lost:
+                return picked
+            for card in lost:
+                LOG.warning('GPU %s is not given: since the last look it went '
+                            'to a host driver or fell off the bus', card)
+            self._cards = tuple(
+                card.withheld('it went to a host driver or fell off the bus '
+                              'at run time; restart nova-compute once it is '
+                              'back') if card in lost else card
+                for card in self._cards)
+
+    def _is_ready_now(self, card: host_cards.Card) -> bool:
+        functions = (self._sysfs.function(f.address) for f in card.functions)
+        return all(f is not None and f.on_stub and
+                   self._sysfs.responds(f.address) for f in functions)
 
     def restore(self, requests: Iterable[tuple[str, flavor.GPURequest]]
                 ) -> None:
