@@ -233,3 +233,41 @@ class AddCardsTest(TestCase):
             etree.tostring(root, encoding='unicode'),
             self.guest_cards('one-function'))
         self.assertIn('hw_machine_type=q35', str(error))
+
+
+@ddt.ddt
+class EmulatedIOMMUTest(TestCase):
+    """Behind one, vfio cannot have a group in two address spaces.
+
+    https://github.com/lf-edge/eve/pull/2544
+    """
+
+    APART = """
+        0000:65:00.0 030000 10de:2204 driver=vfio-pci group=1
+        0000:65:00.1 040300 10de:1aef driver=vfio-pci group=2
+        0000:66:00.0 030200 10de:20b5 driver=vfio-pci group=3"""
+    ONE_CARD = APART.replace('group=2', 'group=1')
+    TWO_CARDS = APART.replace('group=3', 'group=1')
+
+    def add(self, description: str) -> str:
+        # As hw:viommu_model makes it.
+        xml = nova_xml('q35').replace(
+            '</devices>', "<iommu model='virtio'/></devices>")
+        return domain.add_cards(xml, self.cards(description))
+
+    def test_functions_with_a_group_each_are_passed(self) -> None:
+        self.assertEqual(3, len(domain.read(self.add(self.APART)).addresses))
+
+    @ddt.data(ONE_CARD, TWO_CARDS)
+    def test_functions_that_share_a_group_are_refused_with_a_cure(
+            self, description: str) -> None:
+        error = self.assertRaises(exceptions.UnsupportedGuest, self.add,
+                                  description)
+        for words in ('0000:65:00.0', 'group 1', 'hw:viommu_model',
+                      'hw_viommu_model'):
+            self.assertIn(words, str(error))
+
+    @ddt.data(ONE_CARD, TWO_CARDS)
+    def test_without_it_they_are_passed(self, description: str) -> None:
+        xml = domain.add_cards(nova_xml('q35'), self.cards(description))
+        self.assertEqual(3, len(domain.read(xml).addresses))

@@ -13,8 +13,12 @@
 """Who gets which card, and when it is free again."""
 
 import threading
+import time
+
+import fixtures
 
 from nova_gpu_passthru import exceptions
+from nova_gpu_passthru.host import picking
 from tests.unit import fakes
 from tests.unit.host import claims_base
 
@@ -90,6 +94,16 @@ class ClaimTest(claims_base.TestCase):
                  for number in range(16)]
         start = threading.Barrier(len(uuids))
         won, lost = [], []
+        choose = picking.choose
+
+        def slowly_choose(*args: object) -> object:
+            choice = choose(*args)
+            time.sleep(0.01)
+            return choice
+
+        # As long as it takes for all to have made up their minds.
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova_gpu_passthru.host.picking.choose', slowly_choose))
 
         def race(uuid: str) -> None:
             start.wait()
