@@ -16,6 +16,7 @@ Every hook calls what does the work in host/ and guest/, and then super().
 """
 
 import contextlib
+import dataclasses
 from typing import Any
 
 from nova.compute import task_states
@@ -36,6 +37,7 @@ from nova_gpu_passthru.host import cards as host_cards
 from nova_gpu_passthru.host import gpus
 from nova_gpu_passthru.host import pci
 from nova_gpu_passthru import nova_host
+from nova_gpu_passthru import placement
 from nova_gpu_passthru import releases
 
 CONF = nova_conf.CONF
@@ -58,6 +60,7 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
         conf.register_opts(CONF)
         self._gpus = gpus.HostGPUs(pci.Sysfs(self.sysfs_root),
                                    nova_host.NovaHypervisor(self._host))
+        self._pools = placement.Pools(virtapi)
 
     # The host
 
@@ -90,6 +93,12 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
             data['stats'] = {**data.get('stats', {}),
                              'gpu_passthru': self._gpus.usage().to_json()}
         return data
+
+    @nova_host.hook
+    def update_provider_tree(self, provider_tree: Any, nodename: str,
+                             *args: Any, **kwargs: Any) -> None:
+        super().update_provider_tree(provider_tree, nodename, *args, **kwargs)
+        self._pools.update(provider_tree, nodename, self._gpus.usage().pools)
 
     # A guest that comes
 
@@ -328,8 +337,13 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
             give them; Nova tries the next host
         """
         try:
-            return self._gpus.claim(instance['uuid'],
-                                    nova_host.request_of(instance))
+            request = nova_host.request_of(instance)
+            if (request is not None and request.asks_placement and
+                    not self._gpus.held_by(instance.uuid)):
+                request = dataclasses.replace(
+                    request,
+                    allocated=self._pools.models_allocated(instance.uuid))
+            return self._gpus.claim(instance['uuid'], request)
         except exceptions.InvalidFlavor as error:
             raise exception.InstanceUnacceptable(
                 instance_id=instance.uuid, reason=str(error)) from error

@@ -12,7 +12,7 @@
 
 """What a flavor asks for. The one parser of our extra specs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import dataclasses
 import re
 from typing import Any
@@ -39,10 +39,21 @@ class GPURequest:
 
     :ivar count: the floor for the host and the exact number for the guest
     :ivar model: vendor and device id, such as 10de:2330; None for any
+    :ivar asks_placement: whether the flavor has resources:PGPU
+    :ivar allocated: from which pools Placement gave them, by model; empty
+        where that is not known
     """
 
     count: int
     model: str | None = None
+    asks_placement: bool = False
+    allocated: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    def parts(self) -> Sequence[tuple[str | None, int]]:
+        """What has to be picked: how many of which model, None for any."""
+        if sum(self.allocated.values()) == self.count:
+            return sorted(self.allocated.items())
+        return [(self.model, self.count)]
 
     def __str__(self) -> str:
         kind = f' of model {self.model}' if self.model else ''
@@ -84,7 +95,7 @@ def parse(extra_specs: Mapping[str, str] | None) -> GPURequest | None:
         raise exceptions.InvalidFlavor(
             f'The flavor contradicts itself on the number of GPUs ({said}): '
             f'make the values agree, or keep one key.')
-    return GPURequest(next(iter(counts.values())), model)
+    return GPURequest(next(iter(counts.values())), model, bool(pgpus))
 
 
 def _count(key: str, value: str) -> int:

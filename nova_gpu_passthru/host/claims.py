@@ -96,8 +96,7 @@ class Claims:
         :param uuid: the instance's
         :param request: what its flavor asks for
         :param cards: all cards of this host
-        :returns: exactly as many cards as asked for, in the order of
-            addresses
+        :returns: exactly as many cards as asked for
         :raises NotEnoughGPUs: if this host cannot give them
         """
         with self._lock:
@@ -113,23 +112,27 @@ class Claims:
             own = [card for card in cards
                    if card.addresses & own_addresses and
                    card.address not in moved]
-            # What a guest has stays its own, also where the operator has
-            # excluded it since.
-            fitting = [card for card in cards
-                       if request.model in (None, card.model) and
-                       (card.ready or card in own and card.on_stub and
-                        card.by_choice)]
-            free = available(fitting, frozenset().union(*held.values()),
-                             cards)
-            # In the place of cards that moved, others of their model.
-            for model in moved.values():
-                own += [card for card in free if card.model == model and
-                        card not in own][:1]
-            picked = picking.choose(free, request.count, own)
-            if picked is None:
-                raise exceptions.NotEnoughGPUs(
-                    f'Instance {uuid} asks for {request}; of {len(fitting)} '
-                    f'such on this host {len(free)} are free for it.')
+            taken = frozenset().union(*held.values())
+            picked: tuple[host_cards.Card, ...] = ()
+            for model, count in request.parts():
+                # What a guest has stays its own, also where the operator has
+                # excluded it since.
+                fitting = [card for card in cards
+                           if model in (None, card.model) and
+                           card not in picked and
+                           (card.ready or card in own and card.on_stub and
+                            card.by_choice)]
+                free = available(fitting, taken, cards)
+                # In the place of cards that moved, others of their model.
+                instead = [card for had in moved.values() for card in
+                           [c for c in free if c.model == had][:1]]
+                more = picking.choose(free, count, [*own, *instead])
+                if more is None:
+                    raise exceptions.NotEnoughGPUs(
+                        f'Instance {uuid} asks for {request}; of '
+                        f'{len(fitting)} such on this host {len(free)} are '
+                        f'free for it.')
+                picked += more
             self._claimed[uuid] = frozenset(
                 a for card in picked for a in card.addresses)
             return picked

@@ -12,8 +12,7 @@
 
 """All GPUs of this host: found, detached, claimed, counted."""
 
-import collections
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 import contextlib
 import dataclasses
 import json
@@ -28,6 +27,7 @@ from nova_gpu_passthru.host import claims as host_claims
 from nova_gpu_passthru.host import hypervisor as host_hypervisor
 from nova_gpu_passthru.host import pci
 from nova_gpu_passthru.host import policy as host_policy
+from nova_gpu_passthru.host import pools as host_pools
 
 LOG = logging.getLogger(__name__)
 
@@ -36,12 +36,20 @@ LOG = logging.getLogger(__name__)
 class Usage:
     """What the scheduler is told of a host.
 
-    :ivar total_gpus: cards that guests can have or have
-    :ivar free_by_model: cards that a guest can have now, by their model
+    :ivar pools: the cards by their model
     """
 
-    total_gpus: int
-    free_by_model: dict[str, int]
+    pools: Sequence[host_pools.Pool]
+
+    @property
+    def total_gpus(self) -> int:
+        """Cards that guests can have or have."""
+        return sum(pool.total for pool in self.pools)
+
+    @property
+    def free_by_model(self) -> dict[str, int]:
+        """Cards that a guest can have now."""
+        return {pool.model: pool.free for pool in self.pools}
 
     @property
     def free_gpus(self) -> int:
@@ -220,20 +228,8 @@ class HostGPUs:
 
         While nobody knows what the domains hold, none is free.
         """
-        held = self.holders()
-        total = sum(card.ready or card.address in held
-                    for card in self._cards if card.main.physfn is None)
-        free = []
-        if self._claims.known:
-            taken = {a for card in self._cards if card.address in held
-                     for a in card.addresses}
-            free = host_claims.available(
-                (card for card in self._cards if card.ready), taken,
-                self._cards)
-        counts = collections.Counter(card.model for card in free)
-        models = {card.model for card in self._cards if card.ready}
-        return Usage(total, {model: counts[model]
-                             for model in sorted(models)})
+        return Usage(host_pools.count(self._cards, self.holders(),
+                                      self._claims.known))
 
     def has_candidates(self) -> bool:
         """Whether the host has what is or could become an offered card."""
