@@ -124,9 +124,11 @@ class Claims:
                             card.by_choice)]
                 free = available(fitting, taken, cards)
                 # In the place of cards that moved, others of their model.
-                instead = [card for had in moved.values() for card in
-                           [c for c in free if c.model == had][:1]]
-                more = picking.choose(free, count, [*own, *instead])
+                mine = list(own)
+                for had in moved.values():
+                    mine += [card for card in free if card.model == had and
+                             card not in mine][:1]
+                more = picking.choose(free, count, mine)
                 if more is None:
                     raise exceptions.NotEnoughGPUs(
                         f'Instance {uuid} asks for {request}; of '

@@ -34,7 +34,7 @@ def choose(free: Collection[host_cards.Card], count: int,
     :param own: of these, the ones that it has already
     :returns: the cards in the order of addresses, None if there are too few
     """
-    kept = [card for card in _by_address(own) if card in free][:count]
+    kept = [card for card in _by_address(set(own)) if card in free][:count]
     missing = count - len(kept)
     # The cheapest choice for each number of cards, set by set (a knapsack).
     best: dict[int, _Choice] = {0: (0, ())}
