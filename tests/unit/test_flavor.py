@@ -67,7 +67,10 @@ class AgreementTest(base.TestCase):
         {'resources:PGPU': '2'}, {'resources_GPU-a:PGPU': '2'})
     def test_keys_that_agree_are_one_request(self, specs: dict[str, str]
                                              ) -> None:
-        self.assertEqual(flavor.GPURequest(2), flavor.parse(specs))
+        request = flavor.parse(specs)
+        self.assertEqual((2, None), (request.count, request.model))
+        self.assertEqual(any(key.endswith(':PGPU') for key in specs),
+                         request.asks_placement)
 
     @ddt.data(
         {'free_gpus': '>=2', 'gpu_passthru:free_gpus': '3'},
@@ -113,6 +116,18 @@ class ModelTest(base.TestCase):
         error = self.assertRaises(exceptions.InvalidFlavor, flavor.parse,
                                   {'gpu_passthru:model': '10de:2330'})
         self.assertIn('set free_gpus too', str(error))
+
+    def test_what_placement_gave_is_picked(self) -> None:
+        request = flavor.GPURequest(3, allocated={'10de:2330': 2,
+                                                  '1002:74a1': 1})
+        self.assertEqual([('1002:74a1', 1), ('10de:2330', 2)],
+                         request.parts())
+
+    def test_what_placement_gave_for_another_number_is_not(self) -> None:
+        # A resize has an allocation of the old flavor too.
+        request = flavor.GPURequest(3, '10de:2330',
+                                    allocated={'10de:2330': 2})
+        self.assertEqual([('10de:2330', 3)], request.parts())
 
     def test_request_reads_as_a_person_would_say_it(self) -> None:
         self.assertEqual(

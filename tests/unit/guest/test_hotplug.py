@@ -13,7 +13,6 @@
 import time
 
 import fixtures
-import libvirt
 from lxml import etree
 
 from nova_gpu_passthru import exceptions
@@ -130,7 +129,7 @@ class HotplugTest(test_add_cards.TestCase):
     def test_error_of_libvirt_gives_back_what_was_out(self) -> None:
         guest = self.guest('arc')
         guest.refused.add(pci.PCIAddress(0, 7, 0, 0))
-        self.assertRaises(libvirt.libvirtError, self.take_out, guest)
+        self.assertIn('device is in use', self.refused(guest))
         self.assertEqual(['0000:06:00.0', '0000:07:00.0'],
                          guest.addresses())
 

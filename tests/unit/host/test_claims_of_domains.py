@@ -12,6 +12,7 @@
 
 """Cards that domains hold, and what is known of them."""
 
+from nova_gpu_passthru.guest import domain
 from tests.unit import fakes
 from tests.unit.host import claims_base
 
@@ -87,16 +88,38 @@ class DomainsTest(claims_base.TestCase):
         self.assertTrue(self.claims.release(A))
         self.assertEqual([SECOND], self.claim(A))
 
-    def test_renumbered_bus_is_noticed(self) -> None:
-        metadata = ("<g:cards xmlns:g='urn:nova-gpu-passthru:domain:1'>"
-                    f"<g:card address='{FIRST}' model='10de:2330'/>"
-                    '</g:cards>')
-        self.hypervisor.defined[A] = fakes.domain_xml(A, FIRST,
-                                                      metadata=metadata)
+    def define_with_models(self, **models: str) -> None:
+        """Defines A as this driver does; FIRST='10de:2330' and so on."""
+        given = {globals()[name]: model for name, model in models.items()}
+        record = ''.join(f"<g:card address='{address}' model='{model}'/>"
+                         for address, model in given.items())
+        self.hypervisor.defined[A] = fakes.domain_xml(
+            A, *given, metadata=f"<g:cards xmlns:g='{domain.NAMESPACE}'>"
+                                f'{record}</g:cards>')
         self.restart()
+
+    def test_renumbered_bus_is_noticed(self) -> None:
+        self.define_with_models(FIRST='10de:2330')
         self.assertEqual([SECOND], self.claim(A))
         self.assertIn(A, self.log.output)
         self.assertIn('10de:2330', self.log.output)
+
+    def test_card_that_moved_is_not_replaced_by_one_the_guest_has(
+            self) -> None:
+        self.define_with_models(FIRST='10de:2231', SECOND='10de:2231')
+        self.assertEqual([FIRST, THIRD], self.claim(A, 2))
+
+    def test_two_cards_that_moved_are_replaced_by_two(self) -> None:
+        self.host.add('0000:c1:00.0 030200 10de:2330 driver=vfio-pci '
+                      'group=4')
+        self.find()
+        self.define_with_models(FIRST='10de:2330', THIRD='10de:2330')
+        self.assertEqual([SECOND, '0000:c1:00.0'], self.claim(A, 2))
+
+    def test_card_that_moved_is_replaced_by_any_where_there_is_no_other(
+            self) -> None:
+        self.define_with_models(FIRST='10de:ffff')
+        self.assertEqual(1, len(self.claim(A)))
 
 
 class UnreadableTest(claims_base.TestCase):

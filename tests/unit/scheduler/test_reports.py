@@ -11,32 +11,40 @@
 # under the License.
 
 import ddt
+from nova import test
 
 from nova_gpu_passthru.host import gpus
+from nova_gpu_passthru.host import pools
 from nova_gpu_passthru.scheduler import reports
-from tests.unit import base
+from tests.unit.scheduler import hosts
 from tests.unit.scheduler import test_filters
 
 
 @ddt.ddt
-class ReadTest(base.TestCase):
+class ReadTest(test.NoDBTestCase):
+    def read(self, text: str) -> reports.Report:
+        return reports.read(hosts.host('one', gpu_passthru=text))
+
     def test_what_a_host_writes_is_what_the_scheduler_reads(self) -> None:
-        usage = gpus.Usage(8, {'10de:2330': 3, '1002:74a1': 0})
-        report = reports.read({reports.KEY: usage.to_json()})
+        report = self.read(gpus.Usage([
+            pools.Pool('1002:74a1', total=2, held={'a': 2}),
+            pools.Pool('10de:2330', total=6, held={'b': 2}, blocked=1),
+        ]).to_json())
         self.assertEqual((3, 8), (report.free_gpus, report.total_gpus))
         self.assertEqual([3, 3, 0, 0], [
             report.free(model) for model in
             (None, '10de:2330', '1002:74a1', '10de:ffff')])
 
-    @ddt.data(None, {}, {'num_instances': '3'}, {'gpu_passthru': None})
-    def test_host_without_gpus_has_none(self, stats: dict[str, str] | None
-                                        ) -> None:
-        self.assertEqual(reports.Report(), reports.read(stats))
+    def test_host_without_gpus_has_none(self) -> None:
+        for host in (hosts.host('plain'), hosts.unreported('new'),
+                     hosts.host('other', num_instances='3'),
+                     hosts.host('old', gpu_passthru=None)):
+            self.assertEqual(reports.Report(), reports.read(host))
 
     @ddt.data(*test_filters.NONSENSE)
     def test_nonsense_is_refused(self, text: str) -> None:
-        self.assertRaises(ValueError, reports.read, {reports.KEY: text})
+        self.assertRaises(ValueError, self.read, text)
 
     def test_huge_nonsense_is_refused(self) -> None:
         for text in test_filters.HUGE:
-            self.assertRaises(ValueError, reports.read, {reports.KEY: text})
+            self.assertRaises(ValueError, self.read, text)
