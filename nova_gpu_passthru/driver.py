@@ -250,7 +250,8 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
                          migration: 'objects.Migration',
                          instance: 'objects.Instance', *args: Any,
                          **kwargs: Any) -> None:
-        if migration.source_compute == migration.dest_compute:
+        if (self._gpus.held_by(instance.uuid) and
+                migration.source_compute == migration.dest_compute):
             self._gpus.keep_for_revert(instance.uuid)
         super().finish_migration(context, migration, instance, *args,
                                  **kwargs)
@@ -268,6 +269,8 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
                           instance: 'objects.Instance',
                           network_info: Any) -> None:
         super().confirm_migration(context, migration, instance, network_info)
+        if not self._gpus.held_by(instance.uuid):
+            return
         if migration.source_compute == migration.dest_compute:
             self._gpus.confirm(instance.uuid)
         else:
