@@ -85,6 +85,7 @@ class Runner:
                        suites.DRIVER_VARIABLE: driver.value,
                        suites.FOLDER_VARIABLE: str(self.folder)}
         results: dict[str, Result] = {}
+        start = time.monotonic()
 
         def add(test: dict[str, Any]) -> None:
             if test['status'] == 'exists':
@@ -96,8 +97,9 @@ class Runner:
             results[result.name] = result
             if result.failed:
                 print(f'{result.status}: {result.name}', flush=True)
-            if len(results) % 200 == 0:
-                print(f'{len(results)} tests', flush=True)
+            if len(results) % 100 == 0:
+                print(f'{len(results)} tests, '
+                      f'{time.monotonic() - start:.0f} seconds', flush=True)
 
         stream = testtools.StreamToDict(add)
         chatter = self.folder / 'stderr.log'
