@@ -32,13 +32,13 @@ from oslo_log import log as logging
 from nova_gpu_passthru import conf
 from nova_gpu_passthru import exceptions
 from nova_gpu_passthru.guest import domain
-from nova_gpu_passthru.guest import hotplug
 from nova_gpu_passthru.host import cards as host_cards
 from nova_gpu_passthru.host import gpus
 from nova_gpu_passthru.host import pci
 from nova_gpu_passthru import nova_host
 from nova_gpu_passthru import placement
 from nova_gpu_passthru import releases
+from nova_gpu_passthru import suspension
 
 CONF = nova_conf.CONF
 LOG = logging.getLogger(__name__)
@@ -60,6 +60,7 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
         conf.register_opts(CONF)
         self._gpus = gpus.HostGPUs(pci.Sysfs(self.sysfs_root),
                                    nova_host.NovaHypervisor(self._host))
+        self._suspension = suspension.Suspension(self._host, self._gpus)
         self._pools = placement.Pools(virtapi)
 
     # The host
@@ -173,35 +174,16 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
     def suspend(self, context: nova_context.RequestContext,
                 instance: 'objects.Instance') -> None:
         """Takes the cards out first: libvirt saves no guest that has any."""
-        held = self._gpus.held_by(instance.uuid)
-        guest = self._host.get_guest(instance) if held else None
-        try:
-            with contextlib.ExitStack() as undo:
-                if guest is not None:
-                    hotplug.take_out(guest, held,
-                                     CONF.libvirt.device_detach_timeout)
-                    undo.callback(hotplug.give_back, guest, held)
-                super().suspend(context, instance)
-                undo.pop_all()
-        except exceptions.HotplugFailed as error:
-            raise exception.InstanceFaultRollback(
-                exception.InstanceSuspendFailure(reason=str(error)))
+        with self._suspension.suspending(instance):
+            super().suspend(context, instance)
 
     @nova_host.hook
     def resume(self, context: nova_context.RequestContext,
                instance: 'objects.Instance', *args: Any,
                **kwargs: Any) -> None:
-        try:
-            self._gpus.refresh()
-            self._gpus.check_own(instance.uuid)
+        with self._suspension.resuming(
+                instance, lambda: self.suspend(context, instance)):
             super().resume(context, instance, *args, **kwargs)
-            with contextlib.ExitStack() as undo:
-                undo.callback(self._stop_without_cards, context, instance)
-                self._give_back(instance)
-                undo.pop_all()
-        except (exceptions.NotEnoughGPUs, exceptions.HotplugFailed) as error:
-            raise exception.InstanceFaultRollback(
-                exception.InstanceResumeFailure(reason=str(error)))
 
     @nova_host.hook
     def unrescue(self, context: nova_context.RequestContext,
@@ -225,23 +207,7 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
         """
         super()._resume_guest_after_snapshot(
             context, live_snapshot, original_power_state, instance, guest)
-        self._give_back(instance)
-
-    def _stop_without_cards(self, context: nova_context.RequestContext,
-                            instance: 'objects.Instance') -> None:
-        """Saves again what must not run without its cards, or ends it."""
-        try:
-            self.suspend(context, instance)
-        except Exception:
-            LOG.exception('The guest cannot be saved again and is powered '
-                          'off, for it has lost its GPUs', instance=instance)
-            self._host.get_guest(instance).poweroff()
-
-    def _give_back(self, instance: 'objects.Instance') -> None:
-        held = self._gpus.held_by(instance.uuid)
-        guest = self._host.get_guest(instance) if held else None
-        if guest is not None and guest.is_active():
-            hotplug.give_back(guest, held)
+        self._suspension.give_back(instance)
 
     # A guest that moves
 
