@@ -175,7 +175,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog='python -m tests.nova_suites', description=__doc__)
     parser.add_argument('--suite', action='append', choices=suites.SUITES,
-                        help='run only this one; may be given again')
+                        help='run this one; may be given again; by default '
+                             'all but functional-long')
     parser.add_argument('--folder', type=pathlib.Path,
                         default=ROOT / 'build' / 'nova-suites',
                         help='for the logs')
@@ -185,9 +186,11 @@ def main() -> int:
                         help='run only tests whose name matches')
     arguments = parser.parse_args()
 
+    chosen = arguments.suite or [name for name, suite in
+                                 suites.SUITES.items() if suite.by_default]
     passed = failed = skipped = 0
     bad = False
-    for name in arguments.suite or suites.SUITES:
+    for name in chosen:
         runner = Runner(name, arguments.folder.absolute(),
                         arguments.concurrency, arguments.filters)
         start = time.monotonic()

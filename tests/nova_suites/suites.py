@@ -32,14 +32,27 @@ class Suite:
     package: str
     # Modules, or packages of modules.
     tests: tuple[str, ...]
+    # Modules of the packages that are left out.
+    without: tuple[str, ...] = ()
+    by_default: bool = True
 
+
+_UNIT = 'nova.tests.unit'
+_FUNCTIONAL = 'nova.tests.functional'
+# Two thirds of the functional tests, many minutes. They are about what Nova
+# chooses before it asks the driver (PCI requests, NUMA placement) or keeps
+# beside it (secrets of vTPMs); the others do to guests what users do.
+_LONG = (f'{_FUNCTIONAL}.libvirt.test_numa_servers',
+         f'{_FUNCTIONAL}.libvirt.test_pci_in_placement',
+         f'{_FUNCTIONAL}.libvirt.test_pci_sriov_servers',
+         f'{_FUNCTIONAL}.libvirt.test_vtpm')
 
 SUITES = {
-    'unit': Suite('nova.tests.unit',
-                  ('nova.tests.unit.virt.libvirt.test_driver',
-                   'nova.tests.unit.virt.test_virt_drivers')),
-    'functional': Suite('nova.tests.functional',
-                        ('nova.tests.functional.libvirt',)),
+    'unit': Suite(_UNIT, (f'{_UNIT}.virt.libvirt.test_driver',
+                          f'{_UNIT}.virt.test_virt_drivers')),
+    'functional': Suite(_FUNCTIONAL, (f'{_FUNCTIONAL}.libvirt',),
+                        without=_LONG),
+    'functional-long': Suite(_FUNCTIONAL, _LONG, by_default=False),
 }
 
 # How the runner tells the processes that run the tests.

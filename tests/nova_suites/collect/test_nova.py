@@ -44,7 +44,7 @@ def load_tests(loader: unittest.TestLoader, tests: unittest.TestSuite,
     # Its own: the one that is given is in the middle of its discovery.
     loader = unittest.TestLoader()
     for name in suite.tests:
-        for module in _modules(name):
+        for module in sorted(set(_modules(name)) - set(suite.without)):
             tests.addTests(loader.loadTestsFromModule(
                 importlib.import_module(module)))
     return tests
