@@ -31,7 +31,7 @@ from typing import Any
 import subunit
 import testtools
 
-from tests.nova_suites import substitution
+from tests.nova_suites import journal
 from tests.nova_suites import suites
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -133,7 +133,7 @@ def compare(runner: Runner) -> Outcome:
     What then passes is run once more with ours: on a busy machine a few of
     Nova's tests fail now and then, with either class.
     """
-    substitution.forget(runner.folder)
+    journal.start(runner.folder)
     ours = runner.run(suites.Driver.OURS)
     failed = {name for name, result in ours.items() if result.failed}
     novas: dict[str, Result] = {}
@@ -195,7 +195,7 @@ def main() -> int:
                         arguments.concurrency, arguments.filters)
         start = time.monotonic()
         outcome = compare(runner)
-        made = substitution.made(runner.folder)
+        made = journal.count(runner.folder)
         print(f'{name}: {time.monotonic() - start:.0f} seconds, {made} times '
               'a GPUPassthruDriver was made')
         if not made:

@@ -12,7 +12,6 @@
 
 """Puts GPUPassthruDriver in the place of Nova's LibvirtDriver."""
 
-import os
 import pathlib
 from typing import Any
 
@@ -20,16 +19,7 @@ import nova.virt.libvirt
 import nova.virt.libvirt.driver
 
 from nova_gpu_passthru import driver
-
-
-def made(folder: pathlib.Path) -> int:
-    """Tells how often any process made a driver of our class."""
-    path = _journal(folder)
-    return path.stat().st_size if path.exists() else 0
-
-
-def forget(folder: pathlib.Path) -> None:
-    _journal(folder).unlink(missing_ok=True)
+from tests.nova_suites import journal
 
 
 def substitute(folder: pathlib.Path) -> None:
@@ -37,16 +27,15 @@ def substitute(folder: pathlib.Path) -> None:
 
     Before the tests are imported: their decorators patch the class.
 
-    :param folder: where a byte is written for each driver that is made
+    :param folder: where the drivers that are made are counted
     """
     sysfs_root = folder / 'sys'
     sysfs_root.mkdir(exist_ok=True)
-    journal = os.open(_journal(folder),
-                      os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    count_one = journal.writer(folder)
 
     class Driver(driver.GPUPassthruDriver):
         def __init__(self, virtapi: Any, read_only: bool = False) -> None:
-            os.write(journal, b'.')
+            count_one()
             super().__init__(virtapi, read_only)
 
     # fixtures.MonkeyPatch takes a static method that the class inherits for
@@ -57,12 +46,6 @@ def substitute(folder: pathlib.Path) -> None:
             setattr(Driver, name, value)
     # A host without GPUs, whatever machine this is.
     Driver.sysfs_root = str(sysfs_root)
-    # Some tests look for the name in messages.
-    Driver.__name__ = nova.virt.libvirt.driver.LibvirtDriver.__name__
     nova.virt.libvirt.driver.LibvirtDriver = Driver
     # compute_driver = libvirt.LibvirtDriver finds this one.
     nova.virt.libvirt.LibvirtDriver = Driver
-
-
-def _journal(folder: pathlib.Path) -> pathlib.Path:
-    return folder / 'drivers-made'
