@@ -86,7 +86,10 @@ class StartTest(base.LabTestCase):
             if function.driver != 'vfio-pci':
                 self.assertEqual(before[function.address], function.driver)
         for model in _HOST_ONLY:
-            self.assertNotIn(self._function(model).driver, ('', 'vfio-pci'))
+            drivers = {function.driver for function in after
+                       if function.model == model}
+            self.assertEqual(1, len(drivers), model)
+            self.assertFalse(drivers & {'', 'vfio-pci'}, model)
 
     def test_the_scheduler_is_told(self) -> None:
         self.assertEqual(

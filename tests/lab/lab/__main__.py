@@ -80,7 +80,9 @@ def _stop(number: int, frame: types.FrameType | None) -> None:
     # Only this once: the end is not to be interrupted.
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(name, signal.SIG_IGN)
-    raise SystemExit(f'Stopped by {signal.Signals(number).name}')
+    processes.stop_all()
+    # Unlike SystemExit, unittest lets it pass.
+    raise KeyboardInterrupt(signal.Signals(number).name)
 
 
 def _prepare(logs: pathlib.Path) -> pathlib.Path:
@@ -95,7 +97,6 @@ def _prepare(logs: pathlib.Path) -> pathlib.Path:
 
 def _first_stage() -> None:
     start = time.time()
-    _lock()
     logs = _new_logs()
     steps.say(f'Logs: {logs}')
     venv = _prepare(logs)
@@ -124,6 +125,9 @@ def main() -> int:
     if arguments.exec:
         from lab import virtual_host
         return virtual_host.execute(arguments.exec)
+    if _SECOND not in os.environ:
+        # Before anything that ends processes: they may be another run's.
+        _lock()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _stop)
     try:
@@ -133,6 +137,9 @@ def main() -> int:
     except steps.LabError as error:
         steps.say(f'{error}')
         steps.say('0 passed, 1 failed')
+        return 1
+    except KeyboardInterrupt as error:
+        steps.say(f'Stopped by {error}')
         return 1
     finally:
         processes.end_all()

@@ -12,7 +12,6 @@
 
 """Builds the disk and the kernel of the virtual host."""
 
-import os
 import pathlib
 import shutil
 import subprocess
@@ -63,6 +62,7 @@ def _make_root(root: pathlib.Path, sources: str, log: pathlib.Path) -> None:
         ['mmdebstrap', '--variant=minbase', '--mode=root',
          f'--include={",".join(here.host_packages)}',
          '--aptopt=APT::Install-Recommends "false"',
+         '--dpkgopt=force-unsafe-io',
          *(f'--dpkgopt=path-exclude={path}' for path in _UNUSED),
          here.codename, root, '-'],
         log, stdin=sources, limit=900,
@@ -113,34 +113,3 @@ def _copy_initramfs_modules(root: pathlib.Path, version: str,
         if target.suffix == '.zst':
             # busybox cannot decompress it.
             subprocess.run(['zstd', '-q', '-d', '--rm', target], check=True)
-
-
-def boot_files(image: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
-    """The initramfs of the virtual host, made anew each run."""
-    tree = folder / 'initramfs'
-    shutil.copytree(image / 'modules', tree / 'modules')
-    shutil.copy(paths.LAB / 'host/initramfs-init', tree / 'init')
-    shutil.copy(paths.LAB / 'host/init', tree / 'host-init')
-    return pack_initramfs(tree, folder / 'initramfs.gz')
-
-
-def guest_initramfs(folder: pathlib.Path) -> pathlib.Path:
-    """The initramfs of a guest, whose /init is guest/init."""
-    tree = folder / 'guest-initramfs'
-    tree.mkdir()
-    shutil.copy(paths.LAB / 'guest/init', tree / 'init')
-    return pack_initramfs(tree, folder / 'guest-initramfs.gz')
-
-
-def pack_initramfs(tree: pathlib.Path, target: pathlib.Path) -> pathlib.Path:
-    """Add busybox to a folder and make an initramfs of it."""
-    (tree / 'bin').mkdir()
-    shutil.copy('/usr/bin/busybox', tree / 'bin/busybox')
-    for script in tree.glob('*init'):
-        script.chmod(0o755)
-    with target.open('wb') as output:
-        subprocess.run('find . | cpio --quiet -o -H newc | gzip -1',
-                       shell=True, cwd=tree, stdout=output, check=True,
-                       env=processes.environment(os.environ))
-    shutil.rmtree(tree)
-    return target

@@ -27,8 +27,6 @@ _READY = 'Final resource view'
 
 _START_LIMIT = 600
 
-_PID = '/run/nova-compute.pid'
-
 
 class NovaCompute:
     """The service on one virtual host."""
@@ -51,14 +49,14 @@ class NovaCompute:
         self._read_from = self._log_size()
         # A session of its own, so that one signal reaches its children too.
         # It finds its files in /etc/nova, as on any host.
-        self._host.run(
-            f'ln -sfn {self._etc} /etc/nova; setsid nova-compute '
-            f'>> {self._output} 2>&1 < /dev/null & echo $! > {_PID}')
+        self._pid = self._host.spawn(
+            f'ln -sfn {self._etc} /etc/nova; '
+            f'exec setsid nova-compute >> {self._output} 2>&1 < /dev/null')
 
     def wait_ready(self) -> None:
         """Wait for the first report of resources since the start."""
         def check() -> bool:
-            if self.new_log().find(_READY) >= 0:
+            if _READY in self.new_log():
                 return True
             if not self.is_running():
                 raise steps.LabError(
@@ -71,17 +69,17 @@ class NovaCompute:
 
     def is_running(self) -> bool:
         """Whether its process is there."""
-        return not self._host.try_run(f'kill -0 $(cat {_PID})').status
+        return self._host.is_running(self._pid)
 
     def kill(self) -> None:
         """End it and its children with SIGKILL, as the OOM killer would."""
-        self._host.run(f'kill -KILL -- -$(cat {_PID})')
+        self._host.run(f'kill -KILL -- -{self._pid}')
         steps.wait_for(lambda: not self.is_running(),
                        'nova-compute has not ended', 30)
 
     def stop(self) -> None:
         """End it in order."""
-        self._host.run(f'kill $(cat {_PID})')
+        self._host.run(f'kill {self._pid}')
         steps.wait_for(lambda: not self.is_running(),
                        'nova-compute has not ended', 120, self.log)
 

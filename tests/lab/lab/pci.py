@@ -12,7 +12,6 @@
 
 """PCI functions as the virtual host and the guests see them."""
 
-from collections.abc import Iterable
 import dataclasses
 
 # A line per function; resource has "start end flags" of BAR 0 first.
@@ -40,9 +39,9 @@ class Function:
     pci_class: str
     mib: int
     """Size of BAR 0."""
-    driver: str = ''
-    numa_node: int = -1
-    iommu_group: str = ''
+    driver: str
+    numa_node: int
+    iommu_group: str
 
     @property
     def slot(self) -> str:
@@ -57,14 +56,10 @@ def parse(text: str, prefix: str) -> list[Function]:
         words = line.split()
         if words and words[0] == prefix:
             address, vendor, device, pci_class, mib, *rest = words[1:]
+            # Only a host knows the rest.
+            driver, numa_node, iommu_group = rest or ('-', '-1', '')
             found.append(Function(
                 address, f'{vendor[2:]}:{device[2:]}', pci_class, int(mib),
-                *_host_only(rest)))
+                '' if driver == '-' else driver, int(numa_node),
+                iommu_group))
     return found
-
-
-def _host_only(words: list[str]) -> Iterable[str | int]:
-    if not words:
-        return ()
-    driver, numa_node, iommu_group = words
-    return '' if driver == '-' else driver, int(numa_node), iommu_group

@@ -32,6 +32,23 @@ from lab import steps
 
 _MARK = 'NOVA_GPU_LAB_PROCESS_OF'
 
+_stopping = False
+
+
+def stop_all() -> None:
+    """Kill all that the lab runs, and start nothing from now on.
+
+    Threads that wait for a command see it fail, and the next one as well.
+    """
+    global _stopping
+    _stopping = True
+    end_all()
+
+
+def _check_not_stopping() -> None:
+    if _stopping:
+        raise steps.LabError('The lab is being stopped')
+
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment for a process of the lab."""
@@ -48,6 +65,7 @@ def run(command: Sequence[str | os.PathLike[str]], log: pathlib.Path,
 
     :raises LabError: when it fails or takes longer than limit seconds.
     """
+    _check_not_stopping()
     shown = ' '.join(str(word) for word in command)
     with log.open('a') as output:
         output.write(f'$ {shown}\n')
@@ -69,6 +87,7 @@ class Service:
 
     def __init__(self, name: str, command: Sequence[str], log: pathlib.Path,
                  env: Mapping[str, str] | None = None) -> None:
+        _check_not_stopping()
         self.name = name
         self.log = log
         with log.open('a') as output:
@@ -121,7 +140,7 @@ def end_all() -> int:
     Returns how many processes there were. They are not asked to save their
     state, because the next run starts from a fresh one.
     """
-    ended = set()
+    ended: set[int] = set()
     deadline = time.monotonic() + 20
     while pids := set(_marked()):
         if time.monotonic() > deadline:

@@ -10,23 +10,18 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
-"""Nova's virtual environment, and in it the package under test."""
+"""The virtual environment of Nova, the other services and the lab."""
 
 import os
 import pathlib
 import platform
-import shutil
 import sys
 
 from lab import cache
 from lab import paths
 from lab import processes
-from lab import steps
 
 _REQUIREMENTS = paths.LAB / 'requirements.txt'
-
-_NOT_BUILT_FROM = shutil.ignore_patterns(
-    '.*', 'tests', 'build', 'dist', '*.egg-info', '__pycache__')
 
 
 def virtual_environment(log: pathlib.Path) -> pathlib.Path:
@@ -34,8 +29,8 @@ def virtual_environment(log: pathlib.Path) -> pathlib.Path:
     def build(folder: pathlib.Path) -> None:
         processes.run([sys.executable, '-m', 'venv', folder], log)
         # Building simplegeneric, which has no wheel, needs these two there.
-        _pip(folder, log, 'setuptools', 'wheel')
-        _pip(folder, log, '-r', _REQUIREMENTS)
+        pip(folder, log, 'setuptools', 'wheel')
+        pip(folder, log, '-r', _REQUIREMENTS)
 
     return cache.cached(
         'python', [_REQUIREMENTS, platform.python_version(),
@@ -57,18 +52,9 @@ def disk(log: pathlib.Path) -> pathlib.Path:
                         build) / 'venv.raw'
 
 
-def install_checkout(log: pathlib.Path) -> None:
-    """Install the package under test, as a wheel, into paths.PACKAGE."""
-    with steps.step('Install this checkout'):
-        # pip and pbr write beside what they build, so they get a copy.
-        source = paths.RUN / 'checkout'
-        shutil.copytree(paths.CHECKOUT, source, ignore=_NOT_BUILT_FROM)
-        _pip(paths.VENV, log, '--no-deps', '--no-build-isolation',
-             '--target', paths.PACKAGE, source, PBR_VERSION='0.0.1')
-
-
-def _pip(folder: pathlib.Path, log: pathlib.Path,
-         *words: str | os.PathLike[str], **env: str) -> None:
+def pip(folder: pathlib.Path, log: pathlib.Path,
+        *words: str | os.PathLike[str], **env: str) -> None:
+    """Run pip install in a virtual environment."""
     processes.run(
         [folder / 'bin/pip', 'install', '-q', '--no-input', *words], log,
         limit=1200, env={'PIP_DISABLE_PIP_VERSION_CHECK': '1', **env})

@@ -112,28 +112,41 @@ class Agent:
             pass
         return connection
 
+    def spawn(self, script: str) -> int:
+        """Start a shell script in the background; return its process id."""
+        return self._call(
+            'guest-exec', path='/bin/bash', arg=['-c', script],
+            **{'capture-output': True})['pid']
+
+    def is_running(self, pid: int) -> bool:
+        """Whether what spawn has started still runs."""
+        try:
+            return not self._call('guest-exec-status', pid=pid)['exited']
+        except CommandError:
+            # The agent reports the end once, and then it knows no such pid.
+            return False
+
     def run(self, script: str, limit: float) -> Result:
         """Run a shell script; return its exit status and what it printed."""
-        connection = self._connect()
-        try:
-            pid = connection.call(
-                'guest-exec', path='/bin/bash', arg=['-c', script],
-                **{'capture-output': True})['pid']
-            deadline = time.monotonic() + limit
-            while True:
-                state = connection.call('guest-exec-status', pid=pid)
-                if state['exited']:
-                    break
-                if time.monotonic() > deadline:
-                    connection.call(
-                        'guest-exec', path='/bin/kill', arg=[str(pid)])
-                    raise steps.LabError(
-                        'In the virtual host, longer than '
-                        f'{limit:.0f} s: {script}')
-                time.sleep(0.1)
-        finally:
-            connection.close()
+        pid = self.spawn(script)
+        deadline = time.monotonic() + limit
+        interval = 0.1
+        while not (state := self._call('guest-exec-status',
+                                       pid=pid))['exited']:
+            if time.monotonic() > deadline:
+                self.spawn(f'kill {pid}')
+                raise steps.LabError(f'In the virtual host, longer than '
+                                     f'{limit:.0f} s: {script}')
+            time.sleep(interval)
+            interval = min(1, 1.5 * interval)
         return Result(
             state.get('exitcode', -state.get('signal', 1)),
             base64.b64decode(state.get('out-data', '')).decode(),
             base64.b64decode(state.get('err-data', '')).decode())
+
+    def _call(self, command: str, **arguments: typing.Any) -> typing.Any:
+        connection = self._connect()
+        try:
+            return connection.call(command, **arguments)
+        finally:
+            connection.close()

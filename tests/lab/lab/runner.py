@@ -28,8 +28,16 @@ from e2e import base
 class _Result(unittest.TestResult):
     """Prints a line when a test begins and one when it ends."""
 
-    passed = 0
-    failed = 0
+    def __init__(self) -> None:
+        super().__init__()
+        self.passed = 0
+        # A test may fail and its clean-up as well.
+        self._failed: set[str] = set()
+
+    @property
+    def failed(self) -> int:
+        """How many tests failed."""
+        return len(self._failed)
 
     def startTest(self, test: unittest.TestCase) -> None:
         super().startTest(test)
@@ -40,13 +48,13 @@ class _Result(unittest.TestResult):
         self.passed += 1
         self._end('passed')
 
-    def addError(self, test: unittest.TestCase,
-                 error: typing.Any) -> None:
-        self.failed += 1
-        steps.say(''.join(traceback.format_exception(*error)))
+    def addError(self, test: unittest.TestCase, err: typing.Any) -> None:
+        self._failed.add(test.id())
+        steps.say(''.join(traceback.format_exception(*err)))
         self._end('FAILED')
 
-    addFailure = addError
+    def addFailure(self, test: unittest.TestCase, err: typing.Any) -> None:
+        self.addError(test, err)
 
     def _end(self, how: str) -> None:
         steps.say(f'  {how} after {time.monotonic() - self._start:.1f} s')
@@ -59,7 +67,8 @@ def _tests(patterns: list[str] | None) -> unittest.TestSuite:
     suite = loader.discover(str(paths.LAB / 'e2e'),
                             top_level_dir=str(paths.LAB))
     if loader.errors or not suite.countTestCases():
-        raise steps.LabError('\n'.join(loader.errors) or 'No such test')
+        raise steps.LabError(
+            '\n'.join(map(str, loader.errors)) or 'No such test')
     return suite
 
 

@@ -14,10 +14,12 @@
 
 import pathlib
 
+from lab import checkout
 from lab import cloud
 from lab import control_plane
 from lab import domains
 from lab import host_image
+from lab import initramfs
 from lab import nova_compute
 from lab import paths
 from lab import pci
@@ -45,7 +47,7 @@ class Session:
 
     def start(self) -> None:
         """Bring everything up, up to a nova-compute that has reported."""
-        python_packages.install_checkout(self.logs / 'pip.log')
+        checkout.install(self.logs / 'pip.log')
         image = host_image.build(self.logs)
         self.host = virtual_host.VirtualHost(
             image, python_packages.disk(self.logs / 'venv-disk.log'),
@@ -58,7 +60,7 @@ class Session:
         self.cloud = cloud.Cloud()
         with steps.step('Upload the images of the guests'):
             self.cloud.upload_images(image / 'vmlinuz',
-                                     host_image.guest_initramfs(paths.RUN))
+                                     initramfs.for_guest(paths.RUN))
         with steps.step('Wait for the virtual host to have booted'):
             self.host.wait_ready()
         self.functions_before = self.functions()

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import typing
 
-from lab import host_image
+from lab import initramfs
 from lab import paths
 from lab import processes
 from lab import qmp
@@ -57,8 +57,9 @@ addr=0x4,romfile=
 """
 
 # With a framebuffer console on it, the driver radeon divides by zero on
-# QEMU's card. amdgpu takes 4 s to find that no card is for it.
-_KERNEL = ('console=ttyS0 quiet panic=-1 intel_iommu=on '
+# QEMU's card. amdgpu takes 4 s to find that no card is for it. On a busy
+# machine the kernel's check of its timer fails, which is a panic.
+_KERNEL = ('console=ttyS0 quiet panic=-1 no_timer_check intel_iommu=on '
            'drm_kms_helper.fbdev_emulation=0 modprobe.blacklist=amdgpu')
 
 
@@ -72,7 +73,7 @@ class VirtualHost:
         self._logs = logs
         self._folder = paths.RUN / 'host'
         self._folder.mkdir()
-        self._initramfs = host_image.boot_files(image, self._folder)
+        self._initramfs = initramfs.for_host(image, self._folder)
         self._console = logs / 'host-console.log'
         self._agent = qmp.Agent(self._folder / 'agent')
         self._process: processes.Service
@@ -138,6 +139,14 @@ class VirtualHost:
     def try_run(self, script: str, limit: float = 120) -> qmp.Result:
         """Run a shell script that may fail."""
         return self._agent.run(f'. /run/lab-environment; {script}', limit)
+
+    def spawn(self, script: str) -> int:
+        """Start a shell script that goes on; return its process id there."""
+        return self._agent.spawn(f'. /run/lab-environment; {script}')
+
+    def is_running(self, pid: int) -> bool:
+        """Whether what spawn has started still runs."""
+        return self._agent.is_running(pid)
 
     def qmp(self, command: str, **arguments: typing.Any) -> typing.Any:
         """Call QEMU: device_del and device_add change the hardware."""
