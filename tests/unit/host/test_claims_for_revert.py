@@ -55,6 +55,13 @@ class ResizeTest(TestCase):
         self.claims.read_domains()
         self.assertEqual([THIRD], self.free())
 
+    def test_it_is_kept_while_there_is_no_domain(self) -> None:
+        self.hypervisor.undefine(A)
+        self.claim(A, 1)
+        for _ in range(3):
+            self.claims.read_domains()
+        self.assertEqual([THIRD], self.free())
+
     def test_confirm_gives_the_rest_back_at_once(self) -> None:
         self.claim(A, 1)
         self.define(A, FIRST, for_revert=f'{FIRST} {SECOND}')

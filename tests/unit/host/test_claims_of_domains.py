@@ -88,6 +88,14 @@ class DomainsTest(claims_base.TestCase):
         self.assertTrue(self.claims.release(A))
         self.assertEqual([SECOND], self.claim(A))
 
+    def test_excluded_card_on_a_host_driver_is_not_given(self) -> None:
+        # Nobody detaches it, so its guest could not start with it.
+        self.hypervisor.define(A, FIRST, '0000:31:00.1')
+        self.host.set_driver(FIRST, 'nvidia')
+        self.restart()
+        self.find(exclude=[FIRST])
+        self.assertEqual([SECOND], self.claim(A))
+
     def define_with_models(self, **models: str) -> None:
         """Defines A as this driver does; FIRST='10de:2330' and so on."""
         given = {globals()[name]: model for name, model in models.items()}

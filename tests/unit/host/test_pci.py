@@ -213,6 +213,14 @@ class SickFunctionTest(base.TestCase):
         self.attribute('numa_node').write_text('-1\n')
         self.assertIsNone(self.sysfs.numa_node(self.address))
 
+    def test_only_64_bit_memory_counts(self) -> None:
+        # Not the 32-bit BAR and not the expansion ROM; see sysfs_tree.
+        self.host.add('0000:66:00.0 030200 10de:2330 memory=80')
+        self.assertEqual(
+            (80 << 30) + (32 << 20),
+            self.sysfs.memory_bytes(pci.PCIAddress(0, 0x66, 0, 0)))
+        self.assertEqual(0, self.sysfs.memory_bytes(self.address))
+
     def test_attributes_that_are_missing_mean_no(self) -> None:
         self.assertEqual(0, self.sysfs.enabled_vfs(self.address))
         self.assertEqual(0, self.sysfs.live_mdevs(self.address))
