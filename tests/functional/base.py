@@ -28,9 +28,10 @@ from nova.tests.functional.libvirt import base
 
 from nova_gpu_passthru import conf
 from nova_gpu_passthru import driver
-from tests import sysfs_tree
 from tests.functional import gpu_libvirt
+from tests.functional import guest_domain
 from tests.functional import sysfs
+from tests import sysfs_tree
 
 # Two cards of two functions each, and what any host has beside them.
 TWO_CARDS = """
@@ -182,7 +183,7 @@ class GPUTestCase(base.ServersTestBase):
         server = self.api.get_server(server['id'])
         return server['OS-EXT-SRV-ATTR:host']
 
-    def domain_of(self, server: dict[str, Any]) -> gpu_libvirt.Domain:
+    def domain_of(self, server: dict[str, Any]) -> guest_domain.Domain:
         found = [domain for name in self.computes
                  for domain in self._prepared[name].domains
                  if domain.UUIDString() == server['id']]
@@ -253,7 +254,7 @@ class GPUTestCase(base.ServersTestBase):
         for domain in self._prepared[name].domains:
             for flags in (0, fakelibvirt.VIR_DOMAIN_XML_INACTIVE):
                 xml = etree.fromstring(domain.XMLDesc(flags))
-                for address in gpu_libvirt.host_functions(xml):
+                for address in guest_domain.host_functions(xml):
                     holders.setdefault(address, set()).add(domain.name())
         for address, names in holders.items():
             self.assertEqual(1, len(names), f'{name}: {address}: {names}')

@@ -17,10 +17,15 @@ import os
 import pathlib
 from typing import Any
 
+import fixtures
+from lxml import etree
 from nova.compute import instance_actions
 from nova.tests.fixtures import libvirt as fakelibvirt
+from nova.virt.libvirt import driver as libvirt_driver
 
 from tests.functional import base
+from tests.functional import guest_domain
+from tests.functional import libvirt_errors
 
 IMAGE = '155d900f-4e14-4e4c-a73d-069cbf4541e6'
 
@@ -132,6 +137,35 @@ class ActionsTest(base.GPUTestCase):
         self.assertFree(1, 'host1')
 
 
+class UndefinedDomainTest(base.GPUTestCase):
+    """Nova undefines a domain to define it anew; the card is not free."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.add_host('host1', base.ONE_CARD)
+        self.server = self.create_gpu_server()
+        self.free: list[int] = []
+        original = libvirt_driver.LibvirtDriver.destroy
+
+        def destroy(*args: Any, **kwargs: Any) -> None:
+            original(*args, **kwargs)
+            self.assertEqual([], self._prepared['host1'].domains)
+            for _ in range(2):
+                self.run_periodic()
+                self.free.append(self.reported('host1')['free_gpus'])
+
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova.virt.libvirt.driver.LibvirtDriver.destroy', destroy))
+
+    def test_hard_reboot(self) -> None:
+        self._reboot_server(self.server, hard=True)
+        self.assertEqual([0, 0], self.free)
+
+    def test_rebuild(self) -> None:
+        self._rebuild_server(self.server, IMAGE)
+        self.assertEqual([0, 0], self.free)
+
+
 class FailedActionsTest(base.GPUTestCase):
 
     CAST_AS_CALL = False
@@ -143,7 +177,7 @@ class FailedActionsTest(base.GPUTestCase):
 
     def test_a_start_that_fails_keeps_the_card(self) -> None:
         self._stop_server(self.server)
-        self.connection.start_errors.append(base.gpu_libvirt.invalid('no'))
+        self.connection.start_errors.append(libvirt_errors.invalid('no'))
         self.api.post_server_action(self.server['id'], {'os-start': None})
         self._wait_for_action_fail_completion(
             self.server, instance_actions.START, 'compute_start_instance')
@@ -153,7 +187,7 @@ class FailedActionsTest(base.GPUTestCase):
         self.assertGPUs(self.server, base.CARD_1)
 
     def test_a_hard_reboot_that_fails_keeps_the_card(self) -> None:
-        self.connection.start_errors.append(base.gpu_libvirt.invalid('no'))
+        self.connection.start_errors.append(libvirt_errors.invalid('no'))
         self._reboot_server(self.server, hard=True, expected_state='ERROR')
         self.run_periodic()
         self.assertFree(1, 'host1')
@@ -165,6 +199,6 @@ class FailedActionsTest(base.GPUTestCase):
         for _ in range(2):
             xml = self.domain_of(self.server).XMLDesc(
                 fakelibvirt.VIR_DOMAIN_XML_INACTIVE)
-            self.assertEqual(base.CARD_1, base.gpu_libvirt.host_functions(
-                base.etree.fromstring(xml)))
+            self.assertEqual(base.CARD_1, guest_domain.host_functions(
+                etree.fromstring(xml)))
             self._reboot_server(self.server, hard=True)

@@ -31,6 +31,13 @@ class CreateTest(base.GPUTestCase):
         self.assertGPUs(server, base.CARD_1)
         self.assertCountEqual(base.CARD_1 + base.CARD_2, connection.detached)
 
+    def test_libvirt_leaves_the_card_on_its_stub_driver(self) -> None:
+        self.add_host('host1', base.ONE_CARD)
+        server = self.create_gpu_server()
+        xml = etree.fromstring(self.domain_of(server).XMLDesc(0))
+        self.assertEqual(['no', 'no'],
+                         xml.xpath('devices/hostdev/@managed'))
+
     def test_two_gpus_are_two_whole_cards(self) -> None:
         self.add_host('host1', base.TWO_CARDS)
         server = self.create_gpu_server(2)

@@ -16,12 +16,12 @@
 from typing import Any
 
 import fixtures
-from nova import exception
 from nova.compute import manager
+from nova import exception
 
 from nova_gpu_passthru import driver
 from tests.functional import base
-from tests.functional import gpu_libvirt
+from tests.functional import libvirt_errors
 
 
 class StartFailsTest(base.GPUTestCase):
@@ -30,7 +30,7 @@ class StartFailsTest(base.GPUTestCase):
         super().setUp()
         self.connection = self.add_host('host1', base.ONE_CARD)
         self.connection.start_errors.append(
-            gpu_libvirt.invalid('vfio says no'))
+            libvirt_errors.invalid('vfio says no'))
 
     def test_the_next_host_takes_over(self) -> None:
         self.add_host('host2', base.ONE_CARD)

@@ -17,6 +17,8 @@ from nova import exception
 
 from tests.functional import base
 from tests.functional import gpu_libvirt
+from tests.functional import guest_domain
+from tests.functional import node_device
 from tests.functional import sysfs
 
 # A server: its BMC shows the console, one card waits for guests already.
@@ -83,43 +85,43 @@ class BadCardTest(base.GPUTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.connection = self.prepare_host('host1', base.TWO_CARDS)
-        self.gpu = self.connection.node_device('0000:17:00.0')
-        self.audio = self.connection.node_device('0000:17:00.1')
+        self.gpu = self.connection.device('0000:17:00.0')
+        self.audio = self.connection.device('0000:17:00.1')
 
     def test_a_detach_that_fails(self) -> None:
-        self.gpu.on_detach = gpu_libvirt.fails('the driver says no')
+        self.gpu.on_detach = node_device.fails('the driver says no')
         self._check_withheld('the driver says no')
 
     def test_a_detach_that_lies(self) -> None:
-        self.gpu.on_detach = gpu_libvirt.lies
+        self.gpu.on_detach = node_device.lies
         self._check_withheld('it is on nvidia')
 
     def test_a_second_function_that_fails(self) -> None:
-        self.audio.on_detach = gpu_libvirt.fails('the sound plays on')
+        self.audio.on_detach = node_device.fails('the sound plays on')
         self._check_withheld('the sound plays on')
         self.assertEqual('nvidia',
                          sysfs.driver(self.connection.sysfs, '0000:17:00.0'))
 
     def test_a_second_function_that_lies(self) -> None:
-        self.audio.on_detach = gpu_libvirt.lies
+        self.audio.on_detach = node_device.lies
         self._check_withheld('it is on snd_hda_intel')
         self.assertEqual('nvidia',
                          sysfs.driver(self.connection.sysfs, '0000:17:00.0'))
 
     def test_a_detach_that_hangs(self) -> None:
         self.flags(detach_timeout=1, group='gpu_passthru')
-        self.gpu.on_detach = hangs = gpu_libvirt.Hangs()
+        self.gpu.on_detach = hangs = node_device.Hangs()
         self.addCleanup(hangs.release)
         self._check_withheld('0000:17:00.0')
         hangs.release()
         self._wait_for_assert(self._check_offered_again)
 
     def test_it_is_not_tried_again_before_a_restart(self) -> None:
-        self.gpu.on_detach = gpu_libvirt.fails('the driver says no')
+        self.gpu.on_detach = node_device.fails('the driver says no')
         self.start_compute('host1')
         self.run_periodic()
         self.assertEqual(1, self.connection.detached.count('0000:17:00.0'))
-        self.gpu.on_detach = gpu_libvirt.detaches
+        self.gpu.on_detach = node_device.detaches
         self.restart_compute_service('host1')
         self.assertFree(2, 'host1')
 
@@ -199,7 +201,7 @@ class HandMadeDomainTest(base.GPUTestCase):
         server = self.create_gpu_server(2)
         self.assertGPUs(server, base.CARD_1 + base.CARD_2)
 
-    def _define(self) -> gpu_libvirt.Domain:
+    def _define(self) -> guest_domain.Domain:
         return self.connection.defineXML(
             gpu_libvirt.hand_made('desktop', self.UUID, base.CARD_1))
 

@@ -22,7 +22,8 @@ from typing import Any
 from nova.compute import instance_actions
 
 from tests.functional import base
-from tests.functional import gpu_libvirt
+from tests.functional import libvirt_errors
+from tests.functional import node_device
 
 TWO_H100 = """
 0000:17:00.0 030200 10de:2330 driver=nvidia group=33
@@ -81,7 +82,7 @@ class SuspendTest(base.GPUTestCase):
 
     def test_a_save_that_fails_gives_the_card_back(self) -> None:
         domain = self.domain_of(self.server)
-        domain.save_errors.append(gpu_libvirt.invalid('no space left'))
+        domain.save_errors.append(libvirt_errors.invalid('no space left'))
         self.api.post_server_action(self.server['id'], {'suspend': None})
         # As Nova does when libvirt cannot save a guest.
         self._wait_for_state_change(self.server, 'ERROR')
@@ -90,9 +91,9 @@ class SuspendTest(base.GPUTestCase):
     def test_a_resume_without_the_card_is_refused(self) -> None:
         """A host driver has the card and does not let go of it."""
         self._suspend_server(self.server)
-        device = self.connection.node_device('0000:17:00.0')
+        device = self.connection.device('0000:17:00.0')
         device.bind('nvidia')
-        device.on_detach = gpu_libvirt.fails('a job runs on it')
+        device.on_detach = node_device.fails('a job runs on it')
         self.api.post_server_action(self.server['id'], {'resume': None})
         self._wait_for_action_fail_completion(
             self.server, instance_actions.RESUME, 'compute_resume_instance')
