@@ -90,8 +90,12 @@ def take_out(guest: Guest, addresses: Collection[pci.PCIAddress],
             raise exceptions.HotplugFailed(
                 f'the guest has not let go of {names} within {timeout:.0f} s; '
                 f'its system must support PCI hot-unplug and be running')
-    except exceptions.HotplugFailed:
-        give_back(guest, addresses)
+    except exceptions.HotplugFailed as error:
+        try:
+            give_back(guest, addresses)
+        except exceptions.HotplugFailed as another:
+            raise exceptions.HotplugFailed(
+                f'{error}; then {another}') from another
         raise
 
 
