@@ -70,5 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     :param argv: the arguments, those of the process by default
     :returns: the exit status
     """
-    status: int = Command().run(sys.argv[1:] if argv is None else list(argv))
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    # Without any, cliff would open a shell of its own.
+    status: int = Command().run(arguments or ['--help'])
     return status
