@@ -24,6 +24,7 @@ import unittest
 from lab import pci
 from lab import session
 from lab import steps
+from lab import topology
 
 _STATS_LIMIT = 120
 
@@ -32,6 +33,10 @@ class LabTestCase(unittest.TestCase):
     """A test that has a cloud with one virtual GPU host, self.lab."""
 
     lab: typing.ClassVar[session.Session]
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.assert_free(topology.TOTAL)
 
     def create_server(self, free_gpus: str, machine: str = 'pc',
                       **extra_specs: str) -> str:

@@ -29,7 +29,7 @@ SINGLE = '1002:5159'
 """Model of the card without an audio function, on node 0."""
 
 PAIR = '1af4:1050'
-"""Model of the two cards that share an IOMMU group, on node 1."""
+"""Model of the two cards that share an IOMMU group."""
 
 BOOT_VGA = '1013:00b8'
 """Must stay with the host: its console."""
@@ -42,6 +42,8 @@ INCLUDE = (IDENTICAL, PAIR)
 TOTAL = 5
 """Cards that the driver is to offer."""
 
+# The bridges are below pcie.0 because below the others the kernel binds them
+# to shpchp, and then vfio calls the group not viable.
 _DEVICES = f"""
 cirrus-vga,id=console,bus=pcie.0,addr=0x1
 
@@ -58,7 +60,8 @@ pcie-root-port,id=port2,bus=node1,addr=0x0,chassis=20
 secondary-vga,id=twin1,bus=port2,addr=0x0.0,multifunction=on,vgamem_mb=\
 {IDENTICAL_MIB[1]}
 ich9-intel-hda,id=twin1-audio,bus=port2,addr=0x0.1
-pcie-root-port,id=port3,bus=node1,addr=0x1,chassis=21
+
+pcie-root-port,id=port3,bus=pcie.0,addr=0xb,chassis=31
 pcie-pci-bridge,id=bridge0,bus=port3
 virtio-gpu-pci,id=mate0,bus=bridge0,addr=0x1,iommu_platform=on,\
 disable-legacy=on
