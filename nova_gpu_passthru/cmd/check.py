@@ -57,7 +57,7 @@ class Check(lister.Lister):
             return  # of_configuration() has told
         yield from findings.of_cards(cards)
         try:
-            domains = libvirt_host.read_domains()
+            domains = libvirt_host.read_domains(config)
         except libvirt.libvirtError as error:
             yield findings.Finding(
                 'libvirt', f'it does not answer: {error}',

@@ -13,17 +13,21 @@
 """Reads the domains of this host for the command."""
 
 import libvirt
+from oslo_config import cfg
 
 from nova_gpu_passthru.guest import domain
 from nova_gpu_passthru.host import hypervisor
 
 
-def read_domains() -> list[domain.DomainDevices]:
+def read_domains(config: cfg.ConfigOpts) -> list[domain.DomainDevices]:
     """Reads what each domain of this host holds.
 
+    :param config: with [libvirt] connection_uri, as Nova has it
     :raises libvirt.libvirtError: if libvirt does not answer
     """
     # libvirt prints errors to stderr unless a handler takes them.
     libvirt.registerErrorHandler(lambda *_: None, None)
-    connection = hypervisor.Connection(libvirt.openReadOnly(None))
+    # Not libvirt's own default, which is a session of the user's.
+    uri = config.libvirt.connection_uri or 'qemu:///system'
+    connection = hypervisor.Connection(libvirt.openReadOnly(uri))
     return list(domain.read_all(connection.domains()).values())

@@ -20,6 +20,7 @@ from typing import Any
 from cliff import columns
 from cliff import lister
 import libvirt
+from oslo_config import cfg
 
 from nova_gpu_passthru.cmd import libvirt_host
 from nova_gpu_passthru.cmd import pci_ids
@@ -76,20 +77,23 @@ class List(lister.Lister):
             raise exceptions.Unreadable(
                 f'{root} is not a sysfs: it has no folder bus/pci')
         policy = host_policy.Policy()
+        holders: dict[pci.PCIAddress, str] = {}
         if root is None or self.app.options.config_file:
-            policy = conf.read_policy(self.app.read_config())
+            config = self.app.read_config()
+            policy = conf.read_policy(config)
+            if root is None:
+                holders = self._holders(config)
         cards = host_cards.find(pci.Sysfs(root or '/sys'), policy)
-        holders = {} if root is not None else self._holders()
         if not cards:
             self.app.stderr.write('This host has no display and no '
                                   'accelerator.\n')
         names = pci_ids.names({card.model for card in cards})
         return COLUMNS, (_row(card, names, holders) for card in cards)
 
-    def _holders(self) -> dict[pci.PCIAddress, str]:
+    def _holders(self, config: cfg.ConfigOpts) -> dict[pci.PCIAddress, str]:
         """Reads which domain holds each function, if libvirt can be asked."""
         try:
-            domains = libvirt_host.read_domains()
+            domains = libvirt_host.read_domains(config)
         except libvirt.libvirtError as error:
             self.app.stderr.write(
                 f'libvirt cannot be asked which guests hold the cards: '

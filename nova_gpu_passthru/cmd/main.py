@@ -57,7 +57,9 @@ class Command(app.App):
                      *cfg.find_config_files('nova', 'nova-compute',
                                             extension='/nova-compute.conf')]
         config = cfg.ConfigOpts()
-        config.register_opt(cfg.StrOpt('compute_driver'))  # Nova's own
+        # These are Nova's own.
+        config.register_opt(cfg.StrOpt('compute_driver'))
+        config.register_opt(cfg.StrOpt('connection_uri'), group='libvirt')
         conf.register_opts(config)
         config([], project='nova', default_config_files=files,
                default_config_dirs=[])
