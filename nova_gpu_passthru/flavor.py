@@ -17,6 +17,7 @@ import dataclasses
 import re
 from typing import Any
 
+from nova_gpu_passthru import affinity as guest_affinity
 from nova_gpu_passthru import exceptions
 
 FREE_GPUS = 'free_gpus'
@@ -42,12 +43,14 @@ class GPURequest:
     :ivar asks_placement: whether the flavor has resources:PGPU
     :ivar allocated: from which pools Placement gave them, by model; empty
         where that is not known
+    :ivar affinity: where the guest's memory is; not the flavor's to say
     """
 
     count: int
     model: str | None = None
     asks_placement: bool = False
     allocated: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    affinity: guest_affinity.Affinity = guest_affinity.Affinity()
 
     def parts(self) -> Sequence[tuple[str | None, int]]:
         """What has to be picked: how many of which model, None for any."""
@@ -57,7 +60,8 @@ class GPURequest:
 
     def __str__(self) -> str:
         kind = f' of model {self.model}' if self.model else ''
-        return f'{self.count} GPU{"s" * (self.count != 1)}{kind}'
+        return (f'{self.count} GPU{"s" * (self.count != 1)}{kind}'
+                f'{self.affinity}')
 
 
 def extra_specs_of(flavor: Any) -> Mapping[str, str] | None:

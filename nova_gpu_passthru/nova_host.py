@@ -13,15 +13,18 @@
 """What the driver needs of Nova beside its hooks."""
 
 from collections.abc import Callable, Iterator
+import dataclasses
 import inspect
 from typing import Any, TypeVar
 
 from nova import context as nova_context
 from nova import objects
+from nova.virt import hardware
 from nova.virt.libvirt import driver as libvirt_driver
 from nova.virt.libvirt import host as libvirt_host
 from oslo_log import log as logging
 
+from nova_gpu_passthru import affinity
 from nova_gpu_passthru import exceptions
 from nova_gpu_passthru import flavor
 from nova_gpu_passthru.host import hypervisor
@@ -73,7 +76,14 @@ def request_of(instance: 'objects.Instance') -> flavor.GPURequest | None:
     :raises InvalidFlavor: if its flavor cannot be understood
     """
     # Not instance.flavor: Nova's own tests hand plain dictionaries over.
-    return flavor.parse(flavor.extra_specs_of(instance['flavor']))
+    request = flavor.parse(flavor.extra_specs_of(instance['flavor']))
+    if request is None or instance.numa_topology is None:
+        return request
+    nodes = frozenset(cell.id for cell in instance.numa_topology.cells)
+    policy = hardware.get_pci_numa_policy_constraint(instance.flavor,
+                                                     instance.image_meta)
+    return dataclasses.replace(
+        request, affinity=affinity.Affinity(nodes, policy or affinity.LEGACY))
 
 
 def requests_on(host: str) -> Iterator[tuple[str, flavor.GPURequest]]:
@@ -84,7 +94,7 @@ def requests_on(host: str) -> Iterator[tuple[str, flavor.GPURequest]]:
     """
     for instance in objects.InstanceList.get_by_host(
             nova_context.get_admin_context(), host,
-            expected_attrs=['flavor']):
+            expected_attrs=['flavor', 'numa_topology', 'system_metadata']):
         try:
             request = request_of(instance)
         except exceptions.InvalidFlavor as error:

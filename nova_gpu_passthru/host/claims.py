@@ -19,7 +19,7 @@ define it anew (hard reboot, rebuild). All of it stands under one lock.
 """
 
 import collections
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 import contextlib
 import threading
 
@@ -87,7 +87,8 @@ class Claims:
             return {card.address for card in cards if card.addresses & used}
 
     def claim(self, uuid: str, request: flavor.GPURequest,
-              cards: Collection[host_cards.Card]
+              cards: Collection[host_cards.Card],
+              sockets: Mapping[int, int] | None = None
               ) -> tuple[host_cards.Card, ...]:
         """Gives an instance the cards that it asks for, or those it has.
 
@@ -96,6 +97,7 @@ class Claims:
         :param uuid: the instance's
         :param request: what its flavor asks for
         :param cards: all cards of this host
+        :param sockets: the CPU socket of each NUMA node of this host
         :returns: exactly as many cards as asked for
         :raises NotEnoughGPUs: if this host cannot give them
         """
@@ -120,15 +122,21 @@ class Claims:
                 fitting = [card for card in cards
                            if model in (None, card.model) and
                            card not in picked and
-                           (card.ready or card in own and card.on_stub and
-                            card.by_choice)]
+                           (card in own and card.on_stub and
+                            (card.offered or card.by_choice) or
+                            card.ready and request.affinity.allows(
+                                card.numa_node, sockets or {}))]
                 free = available(fitting, taken, cards)
                 # In the place of cards that moved, others of their model.
                 mine = list(own)
                 for had in moved.values():
                     mine += [card for card in free if card.model == had and
                              card not in mine][:1]
-                more = picking.choose(free, count, mine)
+                near = [card for card in free
+                        if request.affinity.is_near(card.numa_node)]
+                more = picking.choose(
+                    free, count, mine,
+                    near if request.affinity.nodes else None)
                 if more is None:
                     raise exceptions.NotEnoughGPUs(
                         f'Instance {uuid} asks for {request}; of '

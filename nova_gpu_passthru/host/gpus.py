@@ -137,8 +137,9 @@ class HostGPUs:
         if request is None:
             self._claims.give_up(uuid)
             return ()
+        sockets = (self._sysfs.sockets() if request.affinity.nodes else {})
         while True:
-            picked = self._claims.claim(uuid, request, self._cards)
+            picked = self._claims.claim(uuid, request, self._cards, sockets)
             lost = {card for card in picked if not self._is_ready_now(card)}
             if not lost:
                 return picked

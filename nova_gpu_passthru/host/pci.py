@@ -245,6 +245,27 @@ class Sysfs:
             ) from error
         return total
 
+    def sockets(self) -> dict[int, int]:
+        """The CPU socket of each NUMA node that has CPUs, by the node.
+
+        Documentation/ABI/stable/sysfs-devices-system-cpu and -node.
+        """
+        found = {}
+        nodes = self._root / 'devices' / 'system' / 'node'
+        for entry in self._listed(nodes):
+            if not re.fullmatch('node[0-9]+', entry):
+                continue
+            for cpu in sorted(self._listed(nodes / entry)):
+                if re.fullmatch('cpu[0-9]+', cpu):
+                    try:
+                        found[int(entry[4:])] = self._number(
+                            nodes / entry / cpu / 'topology' /
+                            'physical_package_id')
+                        break
+                    except (OSError, ValueError):
+                        continue
+        return found
+
     def has_iommu(self) -> bool:
         """Whether the kernel made any IOMMU group."""
         return bool(self._listed(self._root / 'kernel' / 'iommu_groups'))

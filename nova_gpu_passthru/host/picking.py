@@ -14,56 +14,106 @@
 
 from collections.abc import Collection, Iterable, Sequence
 import itertools
+import os
 
 from nova_gpu_passthru.host import cards as host_cards
 from nova_gpu_passthru.host import pci
 
 
-def choose(free: Collection[host_cards.Card], count: int,
-           own: Collection[host_cards.Card] = ()
-           ) -> tuple[host_cards.Card, ...] | None:
-    """Picks cards so that the fewest are lost to other guests.
+# What a choice costs: cards far from the guest's memory, and cards that other
+# guests cannot have any more.
+_Cost = tuple[int, int]
+_Choice = tuple[_Cost, tuple[host_cards.Card, ...]]
 
-    Cards that share an IOMMU group can only go to one guest: picking one of
-    them strands the rest. The cards that the guest has come first, and those
-    beside them in a group cost nothing. Among equals the lowest addresses
-    win, so the same input gives the same choice.
+
+def choose(free: Collection[host_cards.Card], count: int,
+           own: Collection[host_cards.Card] = (),
+           near: Collection[host_cards.Card] | None = None
+           ) -> tuple[host_cards.Card, ...] | None:
+    """Picks the cards that suit a guest best and others the least.
+
+    The cards that the guest has come first. Then it gets cards near its
+    memory, then cards below one PCIe switch or root port, where they reach
+    each other without the CPU, then those whose choice takes the fewest from
+    other guests: cards that share an IOMMU group can only go to one guest, so
+    picking one of them strands the rest, and those beside a card of its own
+    cost nothing. Among equals the lowest addresses win, so the same input
+    gives the same choice.
 
     :param free: the cards that the guest may have
     :param count: how many it gets
     :param own: of these, the ones that it has already
+    :param near: of these, the ones near its memory; None if all are alike
     :returns: the cards in the order of addresses, None if there are too few
     """
     kept = [card for card in _by_address(set(own)) if card in free][:count]
-    missing = count - len(kept)
-    # The cheapest choice for each number of cards, set by set (a knapsack).
-    best: dict[int, _Choice] = {0: (0, ())}
+    choices = []
+    for below in _neighbourhoods(free) if count > 1 else [list(free)]:
+        choice = _cheapest_below(below, free, kept, count - len(kept), near)
+        if choice is not None:
+            (far, lost), cards = choice
+            cards = tuple(_by_address((*kept, *cards)))
+            choices.append(((far, -_shared_bridges(cards), lost,
+                             [card.address for card in cards]), cards))
+    return min(choices)[1] if choices else None
+
+
+def _neighbourhoods(cards: Collection[host_cards.Card]
+                    ) -> list[list[host_cards.Card]]:
+    """The cards below each bridge of the host, and all."""
+    bridges = {bridge for card in cards for bridge in card.main.bridges}
+    return [list(cards), *([card for card in cards
+                            if bridge in card.main.bridges]
+                           for bridge in sorted(bridges))]
+
+
+def _shared_bridges(cards: Collection[host_cards.Card]) -> int:
+    """How many bridges all of several cards are below."""
+    if len(cards) < 2:
+        return 0
+    return len(os.path.commonprefix([card.main.bridges for card in cards]))
+
+
+def _cheapest_below(below: Collection[host_cards.Card],
+                    free: Collection[host_cards.Card],
+                    kept: Sequence[host_cards.Card], missing: int,
+                    near: Collection[host_cards.Card] | None
+                    ) -> _Choice | None:
+    """Picks the missing cards from one part of the host.
+
+    The cheapest choice for each number of cards, set by set: a knapsack.
+    """
+    best: dict[int, _Choice] = {0: ((0, 0), ())}
     for together in connected(free):
-        number = len([card for card in together if card not in kept])
-        options = [_cheapest(together, kept, count)
-                   for count in range(min(number, missing) + 1)]
+        # Nearest first, for any others of a group are as good.
+        others = sorted((card for card in together
+                         if card in below and card not in kept),
+                        key=lambda card: (_far(card, near), card.address))
+        options = [_cheapest(together, kept, others, number, near)
+                   for number in range(min(len(others), missing) + 1)]
         best = _combined(best, options, missing)
-    if missing not in best:
-        return None
-    return tuple(_by_address((*kept, *best[missing][1])))
-
-
-# How many cards a choice takes from other guests, and what it picks.
-_Choice = tuple[int, tuple[host_cards.Card, ...]]
+    return best.get(missing)
 
 
 def _cheapest(together: Sequence[host_cards.Card],
-              own: Collection[host_cards.Card], number: int) -> _Choice:
-    """Picks so many more cards of a set that hangs together."""
-    others = [card for card in together if card not in own]
+              kept: Collection[host_cards.Card],
+              others: Sequence[host_cards.Card], number: int,
+              near: Collection[host_cards.Card] | None) -> _Choice:
+    """Picks so many cards of a set that hangs together."""
     common = frozenset.intersection(*(c.iommu_groups for c in together))
-    # Nearly always one group holds all of a set, and any card is as good.
+    # Nearly always one group holds all of a set.
     picks: Iterable[tuple[host_cards.Card, ...]] = (
         [tuple(others[:number])] if common or len(together) == 1 else
         itertools.combinations(others, number))
-    lost_already = _lost(together, own)
-    return min(((_lost(together, (*own, *cards)) - lost_already, cards)
+    lost_already = _lost(together, kept)
+    return min((((sum(_far(card, near) for card in cards),
+                  _lost(together, (*kept, *cards)) - lost_already), cards)
                 for cards in picks), key=_rank)
+
+
+def _far(card: host_cards.Card,
+         near: Collection[host_cards.Card] | None) -> int:
+    return 0 if near is None or card in near else 1
 
 
 def _lost(together: Iterable[host_cards.Card],
@@ -82,7 +132,8 @@ def _combined(best: dict[int, _Choice], options: Iterable[_Choice],
     combined: dict[int, _Choice] = {}
     for cost, cards in best.values():
         for added_cost, added in options:
-            choice = (cost + added_cost, cards + added)
+            choice = ((cost[0] + added_cost[0], cost[1] + added_cost[1]),
+                      cards + added)
             number = len(choice[1])
             if number <= most and (number not in combined or
                                    _rank(choice) < _rank(combined[number])):
@@ -90,7 +141,7 @@ def _combined(best: dict[int, _Choice], options: Iterable[_Choice],
     return combined
 
 
-def _rank(choice: _Choice) -> tuple[int, list[pci.PCIAddress]]:
+def _rank(choice: _Choice) -> tuple[_Cost, list[pci.PCIAddress]]:
     cost, cards = choice
     return cost, sorted(card.address for card in cards)
 
