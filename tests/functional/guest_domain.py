@@ -64,6 +64,12 @@ class Domain(fakelibvirt.Domain):
         """The host's functions that the running guest has."""
         return [] if self._live is None else host_functions(self._live)
 
+    @property
+    def all_functions(self) -> list[str]:
+        """The host's functions that it has or is defined with."""
+        defined = host_functions(self._definition)
+        return defined + [f for f in self.functions if f not in defined]
+
     def createWithFlags(self, flags: int) -> None:
         self._exists()
         if self._live is not None:

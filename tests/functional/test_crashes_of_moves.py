@@ -1,0 +1,131 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""nova-compute is killed in a resize or a migration and started again.
+
+The rules are those of test_crashes. Nova has no way back from most points of
+a move but to delete the server, and so most tests end.
+"""
+
+from typing import Any
+
+import ddt
+import fixtures
+
+from tests.functional import base
+from tests.functional import crash_base
+
+
+class MoveTestCase(crash_base.CrashTestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+
+        def power_off_only(driver: Any, context: Any, instance: Any,
+                           *args: Any, **kwargs: Any) -> str:
+            driver.power_off(instance)
+            return '{}'
+
+        # There are no disks that it could copy.
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova.virt.libvirt.driver.LibvirtDriver'
+            '.migrate_disk_and_power_off', power_off_only))
+
+    def resize(self, server: dict[str, Any], count: int) -> None:
+        """Asks for another number of cards, and does not wait."""
+        flavor_id = self.create_flavor({'free_gpus': f'>={count}'})
+        self.act(server, {'resize': {'flavorRef': flavor_id}})
+
+    def resize_and_wait(self, server: dict[str, Any], count: int) -> None:
+        self.resize(server, count)
+        self._wait_for_state_change(server, 'VERIFY_RESIZE')
+
+
+@ddt.ddt
+class SameHostTest(MoveTestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.flags(allow_resize_to_same_host=True)
+
+    @ddt.data('before destroy', 'after destroy')
+    def test_resize_before_the_switch_at(self, point: str) -> None:
+        server = self.create_gpu_server()
+        self.kill_in(point, lambda: self.resize(server, 2))
+        # Nova takes it back when it starts.
+        self._wait_for_state_change(server, 'ACTIVE')
+        self.assertGPUs(server, base.CARD_1)
+        self.check_neighbour()
+        self.check_deleted(server)
+
+    @ddt.data('before keep_for_revert', 'after claim', 'after defineXML',
+              'after createWithFlags')
+    def test_resize_to_more_at(self, point: str) -> None:
+        server = self.create_gpu_server()
+        self.kill_in(point, lambda: self.resize(server, 2))
+        self.check_deleted(server)
+
+    @ddt.data('after claim', 'after defineXML', 'after createWithFlags')
+    def test_resize_to_fewer_at(self, point: str) -> None:
+        server = self.create_gpu_server(2)
+        self.kill_in(point, lambda: self.resize(server, 1))
+        self.check_deleted(server)
+
+    @ddt.data('before confirm', 'before setMetadata', 'after setMetadata')
+    def test_confirm_at(self, point: str) -> None:
+        server = self.create_gpu_server(2)
+        self.resize_and_wait(server, 1)
+        self.kill_in(point, lambda: self.act(server, {'confirmResize': None}))
+        self.assertGPUs(server, base.CARD_1)
+        self.check_deleted(server)
+
+    @ddt.data('after destroy', 'after undefineFlags', 'before revert',
+              'after revert', 'after defineXML', 'after createWithFlags')
+    def test_revert_at(self, point: str) -> None:
+        server = self.create_gpu_server(2)
+        self.resize_and_wait(server, 1)
+        self.kill_in(point, lambda: self.act(server, {'revertResize': None}))
+        self.check_deleted(server)
+
+
+@ddt.ddt
+class OtherHostTest(MoveTestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.add_host('host2', base.TWO_CARDS)
+
+    @ddt.data('before destroy', 'after destroy')
+    def test_migrate_source_at(self, point: str) -> None:
+        server = self.create_gpu_server()
+        self.kill_in(point, lambda: self.act(server, {'migrate': None}))
+        # Nova takes it back when it starts.
+        self._wait_for_state_change(server, 'ACTIVE')
+        self.assertGPUs(server, base.CARD_1)
+        self.check_deleted(server)
+
+    @ddt.data('before claim', 'after claim', 'after defineXML',
+              'after createWithFlags')
+    def test_migrate_destination_at(self, point: str) -> None:
+        server = self.create_gpu_server()
+        self.kill_in(point, lambda: self.act(server, {'migrate': None}),
+                     'host2')
+        self.check_deleted(server)
+
+    @ddt.data('before undefineFlags', 'after undefineFlags',
+              'before release', 'after release')
+    def test_confirm_at(self, point: str) -> None:
+        server = self.create_gpu_server()
+        self._migrate_server(server)
+        self.kill_in(point, lambda: self.act(server, {'confirmResize': None}))
+        self.check_deleted(server)
