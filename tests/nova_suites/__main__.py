@@ -18,13 +18,16 @@ exit status is 1.
 """
 
 import argparse
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+import contextlib
 import dataclasses
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from typing import Any
 
@@ -51,6 +54,44 @@ class Result:
     def failed(self) -> bool:
         # A process that died leaves a test in progress: that counts too.
         return self.status not in GOOD + SKIPPED
+
+
+class Watchdog:
+    """Ends a run that is stuck.
+
+    With native threads Nova's fixtures can wait for each other for ever once
+    a test has run out of time.
+    """
+
+    # More than any test may take (OS_TEST_TIMEOUT), and the start of it all.
+    PATIENCE = 600
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+        self._done = threading.Event()
+
+    def pat(self) -> None:
+        """Tells it that a test has ended."""
+        self._last = time.monotonic()
+
+    @contextlib.contextmanager
+    def on(self, process: 'subprocess.Popen[bytes]') -> Iterator[None]:
+        """Watches a process that leads a session of its own."""
+        thread = threading.Thread(target=self._watch, args=(process,))
+        thread.start()
+        try:
+            yield
+        finally:
+            self._done.set()
+            thread.join()
+
+    def _watch(self, process: 'subprocess.Popen[bytes]') -> None:
+        while not self._done.wait(5):
+            if time.monotonic() - self._last > self.PATIENCE:
+                print(f'No test has ended for {self.PATIENCE} seconds.',
+                      flush=True)
+                os.killpg(process.pid, signal.SIGKILL)
+                return
 
 
 class Runner:
@@ -86,10 +127,12 @@ class Runner:
                        suites.FOLDER_VARIABLE: str(self.folder)}
         results: dict[str, Result] = {}
         start = time.monotonic()
+        watchdog = Watchdog()
 
         def add(test: dict[str, Any]) -> None:
             if test['status'] == 'exists':
                 return
+            watchdog.pat()
             result = Result(test['id'], test['status'], '\n'.join(
                 f'{name}:\n{content.as_text()}'
                 for name, content in sorted(test['details'].items())
@@ -105,7 +148,8 @@ class Runner:
         chatter = self.folder / 'stderr.log'
         with chatter.open('w') as stderr, subprocess.Popen(
                 [*command, *self._filters], cwd=ROOT, env=environment,
-                stdout=subprocess.PIPE, stderr=stderr) as process:
+                stdout=subprocess.PIPE, stderr=stderr,
+                start_new_session=True) as process, watchdog.on(process):
             stream.startTestRun()
             subunit.ByteStreamToStreamResult(process.stdout, 'output').run(
                 stream)
