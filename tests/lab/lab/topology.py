@@ -42,6 +42,8 @@ INCLUDE = (IDENTICAL, PAIR)
 TOTAL = 5
 """Cards that the driver is to offer."""
 
+# single has no option ROM: a guest's firmware would run it, and its program
+# waits for VGA registers that are not passed.
 # The bridges are below pcie.0 because below the others the kernel binds them
 # to shpchp, and then vfio calls the group not viable.
 _DEVICES = f"""
@@ -53,7 +55,7 @@ secondary-vga,id=twin0,bus=port0,addr=0x0.0,multifunction=on,vgamem_mb=\
 {IDENTICAL_MIB[0]}
 ich9-intel-hda,id=twin0-audio,bus=port0,addr=0x0.1
 pcie-root-port,id=port1,bus=node0,addr=0x1,chassis=11
-ati-vga,id=single,bus=port1,addr=0x0,model=rv100
+ati-vga,id=single,bus=port1,addr=0x0,model=rv100,romfile=
 
 pxb-pcie,id=node1,bus=pcie.0,addr=0x9,bus_nr=0x80,numa_node=1
 pcie-root-port,id=port2,bus=node1,addr=0x0,chassis=20
