@@ -1,0 +1,148 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Hosts on which Nova's own [pci] options name devices.
+
+Nova keeps account of such a device itself and gives it to guests that ask by
+an alias.
+"""
+
+import json
+import re
+from typing import Any
+
+from nova.tests.fixtures import libvirt as fakelibvirt
+
+from tests.functional import base
+from tests.functional import placement
+
+NIC = '0000:04:00.0'
+
+
+def pci_info(*addresses: str, vendor: str,
+             product: str) -> fakelibvirt.HostPCIDevicesInfo:
+    """What libvirt tells Nova of functions that are in sysfs too."""
+    info = fakelibvirt.HostPCIDevicesInfo(num_pci=0, num_pfs=0, num_vfs=0)
+    for address in addresses:
+        _, bus, slot, function = (
+            int(part, 16) for part in re.split('[:.]', address))
+        info.add_device('PCI', bus, slot, function, iommu_group=bus,
+                        numa_node=0, vend_id=vendor, prod_id=product)
+    return info
+
+
+class UpgradeTestCase(placement.PlacementTestCase):
+
+    MORE_FILTERS = ['PciPassthroughFilter']
+
+    def set_pci(self, vendor: str, product: str, in_placement: bool) -> None:
+        """Lets Nova give devices of a product for pci_passthrough:alias."""
+        ids = {'vendor_id': vendor, 'product_id': product}
+        self.flags(device_spec=[json.dumps(ids)],
+                   alias=[json.dumps({**ids, 'name': 'theirs',
+                                      'device_type': 'type-PCI'})],
+                   report_in_placement=in_placement, group='pci')
+        self.flags(pci_in_placement=in_placement, group='filter_scheduler')
+
+    def create_alias_server(self, **kwargs: Any) -> dict[str, Any]:
+        return self.create_server({'pci_passthrough:alias': 'theirs:1'},
+                                  **kwargs)
+
+    def provider_names(self) -> set[str]:
+        return {provider['name'] for provider in self._get_all_providers()}
+
+
+class OtherDevicesTest(UpgradeTestCase):
+    """Nova gives a NIC, this driver the cards: they do not meet."""
+
+    def _check(self, names: set[str]) -> None:
+        self.prepare_host('host1', base.TWO_CARDS).pci_info = pci_info(
+            NIC, vendor='8086', product='1572')
+        self.start_compute('host1')
+        self.assertEqual({'host1', 'host1_gpu_10de_1ff2', *names},
+                         self.provider_names())
+        both = self.create_server({'pci_passthrough:alias': 'theirs:1',
+                                   'resources:PGPU': '1'})
+        self.assertCountEqual([NIC, *base.CARD_1],
+                              self.domain_of(both).functions)
+        self.assertGiven(both, 'host1', 1)
+        self.run_periodic()
+        self.assertPool('host1', 2, used=1)
+        self.restart_compute_service('host1')
+        self.assertEqual({'host1', 'host1_gpu_10de_1ff2', *names},
+                         self.provider_names())
+        self.assertPool('host1', 2, used=1)
+        self._delete_server(both)
+
+    def test_that_placement_knows(self) -> None:
+        self.set_pci('8086', '1572', in_placement=True)
+        self._check({'host1_0000:04:00.0'})
+
+    def test_that_placement_does_not_know(self) -> None:
+        self.set_pci('8086', '1572', in_placement=False)
+        self._check(set())
+
+
+class SameDevicesTest(UpgradeTestCase):
+    """Nova was told to give the very cards that this driver offers."""
+
+    IN_PLACEMENT = False
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.set_pci('10de', '1ff2', in_placement=self.IN_PLACEMENT)
+        # nvidia lets go of them only for a guest, as Nova has it.
+        self.prepare_host('host1', base.TWO_CARDS).pci_info = pci_info(
+            base.CARD_1[0], base.CARD_2[0], vendor='10de', product='1ff2')
+        self.flags(compute_driver='libvirt.LibvirtDriver')
+        self.start_compute('host1')
+        self.theirs = self.create_alias_server()
+        self.assertEqual(1, len(self.domain_of(self.theirs).functions))
+
+    def _upgrade(self, device_spec: bool) -> None:
+        self.flags(
+            compute_driver='nova_gpu_passthru.driver.GPUPassthruDriver')
+        if not device_spec:
+            self.flags(device_spec=[], group='pci')
+        self.restart_compute_service('host1')
+        self.run_periodic()
+
+    def test_without_the_option_each_card_counts_once(self) -> None:
+        self._upgrade(device_spec=False)
+        self.assertPool('host1', 2, reserved=1)
+        ours = self.create_pgpu_server()
+        self.assertNotIn(self.domain_of(self.theirs).functions[0],
+                         self.domain_of(ours).functions)
+        self.assertNoHost(self.create_pgpu_server(state='ERROR'))
+        self.assertNoHost(self.create_alias_server(state='ERROR'))
+        self._delete_server(self.theirs)
+        self.run_periodic()
+        self.assertPool('host1', 2, used=1)
+        self.create_pgpu_server()
+
+    def test_with_the_option_no_card_is_offered_twice(self) -> None:
+        self._upgrade(device_spec=True)
+        pools = self.pools('host1')
+        left = sum(pool.total - pool.reserved - pool.used
+                   for pool in pools.values())
+        self.assertEqual(0, left, pools)
+        self.assertFree(0, 'host1')
+        # The other card is still Nova's to give.
+        self.create_alias_server()
+        self.assertNoHost(self.create_gpu_server(state='ERROR'))
+        self.assertNoHost(self.create_pgpu_server(state='ERROR'))
+
+
+class SameDevicesInPlacementTest(SameDevicesTest):
+
+    IN_PLACEMENT = True
