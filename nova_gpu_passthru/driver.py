@@ -92,7 +92,8 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
             # would compare a key named free_gpus with the flavor's value as
             # text, and refuse this host.
             data['stats'] = {**data.get('stats', {}),
-                             'gpu_passthru': self._gpus.usage().to_json()}
+                             'gpu_passthru': self._gpus.usage().to_json(
+                                 self._pools.models)}
         return data
 
     @nova_host.hook
@@ -307,8 +308,7 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
         """
         try:
             request = nova_host.request_of(instance)
-            if (request is not None and request.asks_placement and
-                    not self._gpus.held_by(instance.uuid)):
+            if request is not None and request.asks_placement:
                 request = dataclasses.replace(
                     request,
                     allocated=self._pools.models_allocated(instance.uuid))

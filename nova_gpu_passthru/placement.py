@@ -55,6 +55,11 @@ class Pools:
         self._virtapi = virtapi
         self._models: dict[str, str] = {}
 
+    @property
+    def models(self) -> Mapping[str, str]:
+        """The model of each pool, by the uuid of its provider."""
+        return self._models
+
     def update(self, tree: provider_tree.ProviderTree, nodename: str,
                pools: Iterable[host_pools.Pool]) -> None:
         """Writes the pools into the tree that Nova is about to send.
@@ -107,6 +112,7 @@ class Pools:
         if total == 0:
             # Placement refuses an inventory with nothing in it.
             if tree.exists(name):
+                self._models.pop(tree.data(name).uuid, None)
                 tree.remove(name)
             return
         if not tree.exists(name):

@@ -108,6 +108,11 @@ class Claims:
                     f'Instance {uuid} asks for {request}, but libvirt does '
                     f'not tell which cards are in use; see the log of '
                     f'nova-compute.')
+            for allocated in request.allocated:
+                if request.model not in (None, allocated):
+                    raise exceptions.NotEnoughGPUs(
+                        f'Instance {uuid} asks for {request}, but Placement '
+                        f'allocated cards of model {allocated} to it.')
             held = self._held()
             own_addresses = held.pop(uuid, frozenset())
             moved = self._renumbered(uuid, cards)

@@ -12,7 +12,7 @@
 
 """All GPUs of this host: found, detached, claimed, counted."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import contextlib
 import dataclasses
 import json
@@ -55,10 +55,15 @@ class Usage:
     def free_gpus(self) -> int:
         return sum(self.free_by_model.values())
 
-    def to_json(self) -> str:
+    def to_json(self, providers: Mapping[str, str]) -> str:
+        """Writes what nova_gpu_passthru.scheduler.reports reads.
+
+        :param providers: the model of each pool by its uuid in Placement
+        """
         return json.dumps({'free_gpus': self.free_gpus,
                            'total_gpus': self.total_gpus,
-                           'free_by_model': self.free_by_model},
+                           'free_by_model': self.free_by_model,
+                           'pools': dict(providers)},
                           sort_keys=True)
 
 

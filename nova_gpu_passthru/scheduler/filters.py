@@ -12,12 +12,13 @@
 
 """Lets only hosts through that have the GPUs a flavor asks for."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nova import objects
 from nova.scheduler import filters
 from nova.scheduler import utils
+import os_resource_classes as resource_classes
 from oslo_log import log as logging
 
 from nova_gpu_passthru import exceptions
@@ -27,8 +28,11 @@ from nova_gpu_passthru.scheduler import reports
 LOG = logging.getLogger(__name__)
 
 
-class FreeGPUsFilter(filters.BaseHostFilter):
+class FreeGPUsFilter(filters.CandidateFilterMixin, filters.BaseHostFilter):
     """Passes hosts with enough free GPUs, and any host to other flavors.
+
+    Where a flavor names a model and asks Placement too, allocations from
+    pools of other models are dropped: Placement does not know that key.
 
     A rebuild stays on its host with the cards that it has, so it is not
     filtered.
@@ -50,27 +54,45 @@ class FreeGPUsFilter(filters.BaseHostFilter):
             return []
         if request is None:
             return hosts
-        return [host for host in hosts if _has_free(host, request)]
+        return [host for host in hosts if self._passes(host, request)]
 
     def host_passes(self, host_state: Any,
                     spec_obj: 'objects.RequestSpec') -> bool:
         return bool(self.filter_all([host_state], spec_obj))
 
+    def _passes(self, host: Any, request: flavor.GPURequest) -> bool:
+        try:
+            report = reports.read(host)
+            free = (report.free(request.model) -
+                    request.count * _placed_on(host))
+        except ValueError as error:
+            LOG.warning('%(host)s does not pass: its gpu_passthru statistics '
+                        'make no sense: %(error)s',
+                        {'host': host, 'error': error})
+            return False
+        if free < request.count:
+            LOG.debug('%(host)s does not pass: it has %(free)d free, and the '
+                      'flavor asks for %(request)s',
+                      {'host': host, 'free': free, 'request': request})
+            return False
+        return self._has_candidate(host, request, report.pools)
 
-def _has_free(host: Any, request: flavor.GPURequest) -> bool:
-    try:
-        free = (reports.read(host).free(request.model) -
-                request.count * _placed_on(host))
-    except ValueError as error:
-        LOG.warning('%(host)s does not pass: its gpu_passthru statistics make '
-                    'no sense: %(error)s', {'host': host, 'error': error})
-        return False
-    if free < request.count:
-        LOG.debug('%(host)s does not pass: it has %(free)d free, and the '
-                  'flavor asks for %(request)s',
-                  {'host': host, 'free': free, 'request': request})
-        return False
-    return True
+    def _has_candidate(self, host: Any, request: flavor.GPURequest,
+                       pools: Mapping[str, str]) -> bool:
+        """Drops what Placement would take from pools of other models."""
+        if not (request.asks_placement and request.model and
+                getattr(host, 'allocation_candidates', None)):
+            return True
+
+        def fits(candidate: Mapping[str, Any]) -> bool:
+            taken_from = [uuid for uuid, allocation in
+                          candidate['allocations'].items()
+                          if resource_classes.PGPU in allocation['resources']]
+            # The host refuses what it has not reported yet.
+            return all(pools.get(uuid, request.model) == request.model
+                       for uuid in taken_from)
+
+        return bool(self.filter_candidates(host, fits))
 
 
 def _placed_on(host: Any) -> int:

@@ -25,11 +25,15 @@ KEY = 'gpu_passthru'
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """The GPUs of a host; the numbers of one that reports none are 0."""
+    """The GPUs of a host; the numbers of one that reports none are 0.
+
+    :ivar pools: the models of its pools, by the uuid of their provider
+    """
 
     free_gpus: int = 0
     total_gpus: int = 0
     free_by_model: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    pools: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def free(self, model: str | None) -> int:
         """How many of a model are free; of any, where it is None."""
@@ -56,10 +60,13 @@ def read(host: Any) -> Report:
     by_model = said.get('free_by_model')
     if not isinstance(by_model, dict):
         raise ValueError('free_by_model is no object')
+    pools = said.get('pools', {})
+    if not isinstance(pools, dict):
+        raise ValueError('pools is no object')
     return Report(_count('free_gpus', said.get('free_gpus')),
                   _count('total_gpus', said.get('total_gpus')),
                   {model: _count(f'free_by_model of {model}', free)
-                   for model, free in by_model.items()})
+                   for model, free in by_model.items()}, pools)
 
 
 def _count(name: str, value: Any) -> int:
