@@ -16,7 +16,6 @@ Every hook calls what does the work in host/ and guest/, and then super().
 """
 
 import contextlib
-import dataclasses
 from typing import Any
 
 from nova.compute import task_states
@@ -309,9 +308,9 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
         try:
             request = nova_host.request_of(instance)
             if request is not None and request.asks_placement:
-                request = dataclasses.replace(
-                    request,
-                    allocated=self._pools.models_allocated(instance.uuid))
+                request = self._pools.allocated_to(
+                    instance.uuid, request,
+                    keeps_cards=bool(self._gpus.held_by(instance.uuid)))
             return self._gpus.claim(instance['uuid'], request)
         except exceptions.InvalidFlavor as error:
             raise exception.InstanceUnacceptable(

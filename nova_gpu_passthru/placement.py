@@ -20,7 +20,9 @@ eight cards would make 70, and four request groups 1680.
 
 import collections
 from collections.abc import Iterable, Mapping
+import dataclasses
 from typing import Any
+import urllib.parse
 
 from keystoneauth1 import exceptions as keystone_exceptions
 from nova.compute import provider_tree
@@ -30,6 +32,8 @@ from nova import objects
 import os_resource_classes as resource_classes
 from oslo_log import log as logging
 
+from nova_gpu_passthru import exceptions
+from nova_gpu_passthru import flavor
 from nova_gpu_passthru.host import pools as host_pools
 
 LOG = logging.getLogger(__name__)
@@ -88,17 +92,35 @@ class Pools:
                             '%(name)s, so that pool stays as it is: %(error)s',
                             {'name': name, 'error': error})
 
-    def models_allocated(self, consumer: str) -> dict[str, int]:
-        """Tells from which pools of this host an instance has GPUs.
+    def allocated_to(self, consumer: str, request: flavor.GPURequest,
+                     keeps_cards: bool) -> flavor.GPURequest:
+        """Adds to a request from which pools Placement gave the cards.
 
         :param consumer: the instance's uuid
-        :returns: the number by model; empty where Placement does not tell
+        :param request: what it asks for
+        :param keeps_cards: whether it has cards of this host already, and
+            can do without an answer
+        :raises NotEnoughGPUs: if Placement does not tell, and the host has
+            cards of several models
         """
-        allocations = self._virtapi.reportclient.get_allocations_for_consumer(
-            nova_context.get_admin_context(), consumer) or {}
-        return {self._models[uuid]: allocation['resources'][PGPU]
-                for uuid, allocation in allocations.items()
-                if uuid in self._models and PGPU in allocation['resources']}
+        try:
+            allocations = self._virtapi.reportclient.get_allocs_for_consumer(
+                nova_context.get_admin_context(), consumer)['allocations']
+        except (keystone_exceptions.ClientException,
+                exception.NovaException) as error:
+            allocations, answer = {}, str(error)
+        else:
+            answer = 'it allocated another number'
+        by_model = {
+            self._models[uuid]: allocation['resources'][PGPU]
+            for uuid, allocation in allocations.items()
+            if uuid in self._models and PGPU in allocation['resources']}
+        if (sum(by_model.values()) != request.count and not keeps_cards and
+                len(set(self._models.values())) > 1):
+            raise exceptions.NotEnoughGPUs(
+                f'Placement does not tell which GPUs instance {consumer} was '
+                f'given, and this host has several models: {answer}.')
+        return dataclasses.replace(request, allocated=by_model)
 
     def _update_pool(self, tree: provider_tree.ProviderTree, nodename: str,
                      name: str, pool: host_pools.Pool) -> None:
@@ -116,6 +138,8 @@ class Pools:
                 tree.remove(name)
             return
         if not tree.exists(name):
+            if self._is_taken(name):
+                return
             tree.new_child(name, nodename)
             self._models[tree.data(name).uuid] = pool.model
         tree.update_inventory(name, {PGPU: {
@@ -123,6 +147,22 @@ class Pools:
             'min_unit': 1, 'max_unit': total, 'step_size': 1,
             'allocation_ratio': 1.0}})
         tree.add_traits(name, trait_of(pool.model))
+
+    def _is_taken(self, name: str) -> bool:
+        """Whether a provider of this name belongs to somebody else.
+
+        Names are unique in all of Placement. With one that is taken, Nova
+        could not report anything of this host any more.
+        """
+        response = self._virtapi.reportclient.get(
+            f'/resource_providers?name={urllib.parse.quote(name)}')
+        found = response.json()['resource_providers'] if response else []
+        for provider in found:
+            LOG.error('The pool %(name)s is not reported: Placement has a '
+                      'provider of that name that is not of this host. Delete '
+                      'it: openstack resource provider delete %(uuid)s',
+                      {'name': name, 'uuid': provider['uuid']})
+        return bool(found)
 
     def _allocated(self, provider: str) -> dict[str, int]:
         """Reads what is allocated from a provider, by instance.

@@ -102,12 +102,7 @@ class Claims:
         :raises NotEnoughGPUs: if this host cannot give them
         """
         with self._lock:
-            self._domains.read_new()
-            if not self.known:
-                raise exceptions.NotEnoughGPUs(
-                    f'Instance {uuid} asks for {request}, but libvirt does '
-                    f'not tell which cards are in use; see the log of '
-                    f'nova-compute.')
+            readable = self._domains.read_new()
             for allocated in request.allocated:
                 if request.model not in (None, allocated):
                     raise exceptions.NotEnoughGPUs(
@@ -129,8 +124,9 @@ class Claims:
                            card not in picked and
                            (card in own and card.on_stub and
                             (card.offered or card.by_choice) or
-                            card.ready and request.affinity.allows(
-                                card.numa_node, sockets or {}))]
+                            card.ready and readable and
+                            request.affinity.allows(card.numa_node,
+                                                    sockets or {}))]
                 free = available(fitting, taken, cards)
                 # In the place of cards that moved, others of their model.
                 mine = list(own)
@@ -142,6 +138,11 @@ class Claims:
                 more = picking.choose(
                     free, count, mine,
                     near if request.affinity.nodes else None)
+                if more is None and not readable:
+                    raise exceptions.NotEnoughGPUs(
+                        f'Instance {uuid} asks for {request}, but libvirt '
+                        f'does not tell which cards are in use; see the log '
+                        f'of nova-compute.')
                 if more is None:
                     raise exceptions.NotEnoughGPUs(
                         f'Instance {uuid} asks for {request}; of '

@@ -57,11 +57,17 @@ class Domains:
         self._absent = gone - self._absent
         self._devices.update(listed)
 
-    def read_new(self) -> None:
-        """Learns of domains that came or changed since; forgets none."""
-        listed = self._listed() or {}
+    def read_new(self) -> bool:
+        """Learns of domains that came or changed since; forgets none.
+
+        :returns: whether they could be read
+        """
+        listed = self._listed()
+        if listed is None:
+            return False
         self._devices.update(listed)
         self._absent -= listed.keys()
+        return True
 
     def forget(self, uuid: str, held: guest_domain.DomainDevices) -> None:
         """Forgets a domain that Nova has undefined, if it really is gone.

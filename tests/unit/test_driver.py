@@ -33,8 +33,9 @@ HOST = """
 
 
 def instance(**extra_specs: str) -> objects.Instance:
-    return objects.Instance(uuid=UUID, flavor=objects.Flavor(
-        flavorid='g1', extra_specs=extra_specs))
+    return objects.Instance(uuid=UUID, numa_topology=None,
+                            flavor=objects.Flavor(flavorid='g1',
+                                                  extra_specs=extra_specs))
 
 
 class TestCase(test.NoDBTestCase):

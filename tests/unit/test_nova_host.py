@@ -29,7 +29,7 @@ def instance(uuid: str, extra_specs: dict[str, str] | None
     of_flavor = objects.Flavor(flavorid='g1')
     if extra_specs is not None:
         of_flavor.extra_specs = extra_specs
-    return objects.Instance(uuid=uuid, flavor=of_flavor)
+    return objects.Instance(uuid=uuid, flavor=of_flavor, numa_topology=None)
 
 
 class HookTest(test.NoDBTestCase):

@@ -20,6 +20,8 @@ from nova import exception
 from nova import objects
 from nova import test
 
+from nova_gpu_passthru import exceptions
+from nova_gpu_passthru import flavor
 from nova_gpu_passthru.host import pools
 from nova_gpu_passthru import placement
 
@@ -35,12 +37,14 @@ class ReportClient:
 
     :ivar given: how many GPUs each consumer has
     :ivar failure: what Placement answers with
+    :ivar taken: the name of a provider that is not of this host
     """
 
     def __init__(self) -> None:
         self.given: dict[str, int] = {}
         self.failure: Exception | None = None
         self.provider = ''
+        self.taken = ''
 
     def get_allocations_for_resource_provider(
             self, context: object, uuid: str) -> Allocations:
@@ -50,13 +54,27 @@ class ReportClient:
             consumer: {'resources': {'PGPU': number}}
             for consumer, number in self.given.items()})
 
-    def get_allocations_for_consumer(
+    def get_allocs_for_consumer(
             self, context: object, consumer: str
-    ) -> dict[str, dict[str, dict[str, int]]]:
-        return {ROOT: {'resources': {'VCPU': 8}},
-                self.provider: {'resources': {
-                    'PGPU': self.given[consumer]}}} if (
-                        consumer in self.given) else {}
+    ) -> dict[str, dict[str, dict[str, dict[str, int]]]]:
+        if self.failure is not None:
+            raise self.failure
+        return {'allocations': {
+            ROOT: {'resources': {'VCPU': 8}},
+            self.provider: {'resources': {'PGPU': self.given[consumer]}}
+        } if consumer in self.given else {}}
+
+    def get(self, url: str) -> 'Response':
+        return Response([{'uuid': 'of-somebody-else'}]
+                        if url.endswith(f'?name={self.taken}') else [])
+
+
+class Response:
+    def __init__(self, providers: list[dict[str, str]]) -> None:
+        self._providers = providers
+
+    def json(self) -> dict[str, list[dict[str, str]]]:
+        return {'resource_providers': self._providers}
 
 
 class VirtAPI:
@@ -167,12 +185,42 @@ class AllocatedTest(TestCase):
     def test_models_that_placement_gave_an_instance(self) -> None:
         self.update(pools.Pool(MODEL, total=8))
         self.client.given = {A: 2}
-        self.assertEqual({MODEL: 2}, self.pools.models_allocated(A))
-        self.assertEqual({}, self.pools.models_allocated(B))
+        self.assertEqual({MODEL: 2}, self.allocated(A))
+        self.assertEqual({}, self.allocated(B))
 
     def test_pools_are_known_again_after_a_restart(self) -> None:
         self.update(pools.Pool(MODEL, total=8))
         self.client.given = {A: 2}
         self.pools = placement.Pools(VirtAPI(self.client))
         self.update(pools.Pool(MODEL, total=8, held={A: 2}))
-        self.assertEqual({MODEL: 2}, self.pools.models_allocated(A))
+        self.assertEqual({MODEL: 2}, self.allocated(A))
+
+    def test_silence_does_not_matter_where_all_cards_are_alike(self) -> None:
+        self.update(pools.Pool(MODEL, total=8))
+        self.client.failure = keystone_exceptions.ConnectFailure('down')
+        self.assertEqual({}, self.allocated(A))
+
+    def test_silence_refuses_where_there_are_several_models(self) -> None:
+        self.update(pools.Pool(MODEL, total=8),
+                    pools.Pool('1002:74a1', total=1))
+        self.client.failure = keystone_exceptions.ConnectFailure('down')
+        error = self.assertRaises(exceptions.NotEnoughGPUs, self.allocated, A)
+        self.assertIn('down', str(error))
+        self.assertIn(A, str(error))
+        # One that has its cards goes on with them.
+        self.assertEqual({}, self.allocated(A, keeps_cards=True))
+
+    def test_name_of_another_host_is_left_alone(self) -> None:
+        self.client.taken = NAME
+        self.update(pools.Pool(MODEL, total=8),
+                    pools.Pool('1002:74a1', total=1))
+        self.assertFalse(self.providers.exists(NAME))
+        self.assertTrue(self.providers.exists('node1_gpu_1002_74a1'))
+        self.assertIn('resource provider delete of-somebody-else',
+                      self.stdlog.logger.output)
+
+    def allocated(self, consumer: str,
+                  keeps_cards: bool = False) -> dict[str, int]:
+        return dict(self.pools.allocated_to(
+            consumer, flavor.GPURequest(2, asks_placement=True),
+            keeps_cards).allocated)

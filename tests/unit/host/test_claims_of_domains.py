@@ -188,10 +188,12 @@ class UnreadableTest(claims_base.TestCase):
         self.claims.read_domains()
         self.assertEqual((A,), self.holders()[FIRST])
 
-    def test_claims_go_on_with_what_was_known(self) -> None:
+    def test_guests_get_what_they_have_and_nothing_else_is_given(
+            self) -> None:
         self.fail()
-        self.assertEqual([THIRD], self.claim(C))
-        self.assertRefused('by-hand')
+        self.assertEqual([FIRST], self.claim(A))
+        self.assertIn('libvirt does not tell', self.assertRefused(C))
+        self.assertIn('libvirt does not tell', self.assertRefused(A, 2))
 
     def test_nothing_is_given_before_the_first_reading(self) -> None:
         self.fail()
