@@ -16,9 +16,12 @@
 import collections
 from typing import Any, NamedTuple
 
+from lxml import etree
 from nova.compute import instance_actions
+from nova.tests.fixtures import libvirt as fakelibvirt
 
 from tests.functional import base
+from tests.functional import guest_domain
 from tests import sysfs_tree
 
 TWO_MODELS = base.ONE_CARD + """
@@ -132,9 +135,16 @@ class PlacementTestCase(base.GPUTestCase):
             if not given:
                 continue
             cards = collections.Counter(
-                _model(tree, address) for address in domain.functions
+                _model(tree, address) for address in _functions(domain)
                 if address.endswith('.0'))
             self.assertEqual(given, dict(cards), domain.UUIDString())
+
+
+def _functions(domain: guest_domain.Domain) -> set[str]:
+    """What a domain has, or will have when it starts."""
+    return {address for flags in (0, fakelibvirt.VIR_DOMAIN_XML_INACTIVE)
+            for address in guest_domain.host_functions(
+                etree.fromstring(domain.XMLDesc(flags)))}
 
 
 def _model(tree: sysfs_tree.SysfsTree, address: str) -> str:

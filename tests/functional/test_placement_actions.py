@@ -17,11 +17,16 @@ Whatever a test says, placement.PlacementTestCase compares the records with
 the cards of all guests at its end.
 """
 
+import os
+import pathlib
 from typing import Any
 
 from tests.functional import base
 from tests.functional import placement
 from tests.functional import test_moves
+
+# One that Nova's fake image service has.
+IMAGE = '155d900f-4e14-4e4c-a73d-069cbf4541e6'
 
 
 class ActionsTestCase(placement.PlacementTestCase, test_moves.MovesTestCase):
@@ -67,21 +72,23 @@ class StaysTest(ActionsTestCase):
         self._check_unchanged()
 
     def test_rebuild(self) -> None:
-        self._rebuild_server(
-            self.server, '155d900f-4e14-4e4c-a73d-069cbf4541e6')
+        self._rebuild_server(self.server, IMAGE)
         self._check_unchanged()
 
     def test_rebuild_while_the_host_is_full(self) -> None:
         self.create_pgpu_server()
         self.run_periodic()
-        self._rebuild_server(
-            self.server, '155d900f-4e14-4e4c-a73d-069cbf4541e6')
+        self._rebuild_server(self.server, IMAGE)
         self.run_periodic()
         self.assertGiven(self.server, 'host1', 1)
         self.assertPool('host1', 2, used=2)
 
     def test_rescue_and_unrescue(self) -> None:
-        self.api.post_server_action(self.server['id'], {'rescue': None})
+        # Nova's fixtures make no images, and so no folder for them.
+        os.makedirs(pathlib.Path(base.driver.CONF.instances_path,
+                                 self.server['id']))
+        self.api.post_server_action(
+            self.server['id'], {'rescue': {'rescue_image_ref': IMAGE}})
         self._wait_for_state_change(self.server, 'RESCUE')
         self.run_periodic()
         self.assertPool('host1', 2, used=1)
@@ -225,20 +232,20 @@ class MovesTest(ActionsTestCase):
         self.assertPool('host2', 2, used=2)
 
     def test_a_migration_that_fails_on_the_destination(self) -> None:
+        """By then it is Nova's instance there, for a hard reboot."""
         self._prepared['host2'].start_errors.append(
             Exception('QEMU does not start'))
         self.api.post_server_action(self.server['id'], {'migrate': None})
         self._wait_for_migration_status(self.server, ['error'])
         self._wait_for_state_change(self.server, 'ERROR')
         self.run_periodic()
-        self._check_all_that_is_held_is_known()
-
-    def _check_all_that_is_held_is_known(self) -> None:
-        for host in ('host1', 'host2'):
-            pool = self.pools(host)[base.T400]
-            free = self.reported(host)['free_by_model'][base.T400]
-            self.assertLessEqual(
-                pool.total - pool.reserved - pool.used, free, host)
+        self.assertGiven(self.server, 'host2', 1)
+        self.assertPool('host2', 2, used=1)
+        # Nova left its domain on the source.
+        self.assertPool('host1', 2, reserved=1)
+        self._reboot_server(self.server, hard=True)
+        self.run_periodic()
+        self.assertPool('host2', 2, used=1)
 
     def test_shelve_and_unshelve(self) -> None:
         self.flags(shelved_offload_time=0)

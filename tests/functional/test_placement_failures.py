@@ -30,6 +30,7 @@ from nova_gpu_passthru import placement as package
 from tests.functional import base
 from tests.functional import placement
 
+# Nova's fake libvirt tells MiB where its HostInfo says kB.
 MORE_MEMORY = 64 * 2 ** 20
 
 
@@ -70,9 +71,9 @@ class FailuresTestCase(placement.PlacementTestCase):
         self.run_periodic(host)
         node = objects.ComputeNode.get_first_node_by_host_for_old_compat(
             base.nova_context.get_admin_context(), host)
-        self.assertEqual(MORE_MEMORY // 1024, node.memory_mb)
+        self.assertEqual(MORE_MEMORY, node.memory_mb)
         root = self._get_provider_inventory(self.compute_rp_uuids[host])
-        self.assertEqual(MORE_MEMORY // 1024, root['MEMORY_MB']['total'])
+        self.assertEqual(MORE_MEMORY, root['MEMORY_MB']['total'])
 
 
 class SilenceTest(FailuresTestCase):

@@ -27,6 +27,11 @@ from tests.functional import base
 from tests.functional import placement
 
 NIC = '0000:04:00.0'
+# Cards of one function each: Nova gives functions, not cards.
+H100_HOST = """
+0000:81:00.0 030200 10de:2330 driver=nvidia group=41
+0000:82:00.0 030200 10de:2330 driver=nvidia group=42
+"""
 
 
 def pci_info(*addresses: str, vendor: str,
@@ -83,6 +88,8 @@ class OtherDevicesTest(UpgradeTestCase):
                          self.provider_names())
         self.assertPool('host1', 2, used=1)
         self._delete_server(both)
+        # As libvirt does when the guest is gone, since Nova says managed.
+        self.sysfs['host1'].set_driver(NIC, 'i40e')
 
     def test_that_placement_knows(self) -> None:
         self.set_pci('8086', '1572', in_placement=True)
@@ -100,10 +107,9 @@ class SameDevicesTest(UpgradeTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.set_pci('10de', '1ff2', in_placement=self.IN_PLACEMENT)
-        # nvidia lets go of them only for a guest, as Nova has it.
-        self.prepare_host('host1', base.TWO_CARDS).pci_info = pci_info(
-            base.CARD_1[0], base.CARD_2[0], vendor='10de', product='1ff2')
+        self.set_pci('10de', '2330', in_placement=self.IN_PLACEMENT)
+        self.prepare_host('host1', H100_HOST).pci_info = pci_info(
+            *placement.TWO_H100S, vendor='10de', product='2330')
         self.flags(compute_driver='libvirt.LibvirtDriver')
         self.start_compute('host1')
         self.theirs = self.create_alias_server()
@@ -119,7 +125,7 @@ class SameDevicesTest(UpgradeTestCase):
 
     def test_without_the_option_each_card_counts_once(self) -> None:
         self._upgrade(device_spec=False)
-        self.assertPool('host1', 2, reserved=1)
+        self.assertPool('host1', 2, reserved=1, model=base.H100)
         ours = self.create_pgpu_server()
         self.assertNotIn(self.domain_of(self.theirs).functions[0],
                          self.domain_of(ours).functions)
@@ -127,7 +133,7 @@ class SameDevicesTest(UpgradeTestCase):
         self.assertNoHost(self.create_alias_server(state='ERROR'))
         self._delete_server(self.theirs)
         self.run_periodic()
-        self.assertPool('host1', 2, used=1)
+        self.assertPool('host1', 2, used=1, model=base.H100)
         self.create_pgpu_server()
 
     def test_with_the_option_no_card_is_offered_twice(self) -> None:
