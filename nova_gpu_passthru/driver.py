@@ -16,6 +16,7 @@ Every hook calls what does the work in host/ and guest/, and then super().
 """
 
 import contextlib
+import dataclasses
 from typing import Any
 
 from nova.compute import task_states
@@ -78,6 +79,10 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
                         'only kvm and qemu can be given host devices.',
                         CONF.libvirt.virt_type)
             return
+        if CONF.pci.device_spec:
+            policy = dataclasses.replace(
+                policy,
+                nova_gives=nova_host.given_by_nova(CONF.pci.device_spec))
         self._gpus.start(policy, CONF.gpu_passthru.detach_timeout)
         if self._gpus.has_candidates():
             self._gpus.restore(nova_host.requests_on(host))

@@ -12,13 +12,14 @@
 
 """What the driver needs of Nova beside its hooks."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 import dataclasses
 import inspect
 from typing import Any, TypeVar
 
 from nova import context as nova_context
 from nova import objects
+from nova.pci import whitelist as nova_whitelist
 from nova.virt import hardware
 from nova.virt.libvirt import driver as libvirt_driver
 from nova.virt.libvirt import host as libvirt_host
@@ -28,6 +29,7 @@ from nova_gpu_passthru import affinity
 from nova_gpu_passthru import exceptions
 from nova_gpu_passthru import flavor
 from nova_gpu_passthru.host import hypervisor
+from nova_gpu_passthru.host import pci
 
 LOG = logging.getLogger(__name__)
 
@@ -103,6 +105,25 @@ def requests_on(host: str) -> Iterator[tuple[str, flavor.GPURequest]]:
             continue
         if request is not None:
             yield instance.uuid, request
+
+
+def given_by_nova(device_spec: Sequence[str]
+                  ) -> Callable[[pci.PCIFunction], bool]:
+    """Tells which functions Nova's own PCI tracker gives to guests.
+
+    :param device_spec: the values of [pci] device_spec
+    """
+    whitelist = nova_whitelist.Whitelist(device_spec)
+
+    def gives(function: pci.PCIFunction) -> bool:
+        return function.address.domain <= 0xffff and (
+            whitelist.device_assignable({
+                'address': str(function.address), 'parent_addr': None,
+                'vendor_id': f'{function.vendor:04x}',
+                'product_id': f'{function.device:04x}',
+                'dev_type': 'type-PCI'}) is not None)
+
+    return gives
 
 
 def reverts_on_same_host(context: nova_context.RequestContext,

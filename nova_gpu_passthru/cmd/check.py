@@ -14,6 +14,7 @@
 
 import argparse
 from collections.abc import Iterator
+import dataclasses
 
 from cliff import lister
 import libvirt
@@ -52,9 +53,17 @@ class Check(lister.Lister):
         yield from findings.of_configuration(config)
         yield from findings.of_kernel(sysfs)
         try:
-            cards = host_cards.find(sysfs, conf.read_policy(config))
+            policy = conf.read_policy(config)
         except exceptions.InvalidDeviceEntry:
             return  # of_configuration() has told
+        if config.pci.device_spec:
+            # Only here, for it imports Nova, which takes a while.
+            from nova_gpu_passthru import nova_host
+            policy = dataclasses.replace(
+                policy,
+                nova_gives=nova_host.given_by_nova(config.pci.device_spec))
+        cards = host_cards.find(sysfs, policy)
+        yield from findings.of_device_spec(cards, policy)
         yield from findings.of_cards(cards)
         try:
             domains = libvirt_host.read_domains(config)

@@ -25,6 +25,7 @@ from nova_gpu_passthru import exceptions
 from nova_gpu_passthru.guest import domain
 from nova_gpu_passthru.host import cards as host_cards
 from nova_gpu_passthru.host import pci
+from nova_gpu_passthru.host import policy as host_policy
 from nova_gpu_passthru import releases
 
 DRIVER = 'nova_gpu_passthru.driver.GPUPassthruDriver'
@@ -106,6 +107,19 @@ def of_cards(cards: Sequence[host_cards.Card]) -> Iterator[Finding]:
         yield Finding('GPUs', f'none of {len(cards)} displays and '
                               f'accelerators is offered to guests',
                       'see nova-gpu-passthru list')
+
+
+def of_device_spec(cards: Sequence[host_cards.Card],
+                   policy: host_policy.Policy) -> Iterator[Finding]:
+    """Looks for cards that Nova's own PCI tracker gives as well.
+
+    :param cards: all candidates of the host
+    :param policy: the policy by which they were judged
+    """
+    for card in cards:
+        if any(policy.nova_gives(f) for f in card.functions):
+            what, _, cure = card.reason.partition('; ')
+            yield Finding(f'GPU {card.address}', what, cure)
 
 
 def of_domains(domains: Iterable[domain.DomainDevices],

@@ -60,6 +60,8 @@ class Command(app.App):
         # These are Nova's own.
         config.register_opt(cfg.StrOpt('compute_driver'))
         config.register_opt(cfg.StrOpt('connection_uri'), group='libvirt')
+        config.register_opt(cfg.MultiStrOpt('device_spec', default=[]),
+                            group='pci')
         conf.register_opts(config)
         config([], project='nova', default_config_files=files,
                default_config_dirs=[])

@@ -183,6 +183,10 @@ def _excluded(card: Card, policy: host_policy.Policy) -> str:
     for function in card.functions:
         if policy.exclude.names(function):
             return f'[gpu_passthru] exclude names {function.address}'
+        if policy.nova_gives(function):
+            return (f'[pci] device_spec names {function.address}, so Nova '
+                    f'gives it to guests by an alias; take it out of '
+                    f'device_spec to have the card offered here')
     return ''
 
 

@@ -12,7 +12,7 @@
 
 """What the operator wants offered or kept back."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 import dataclasses
 import enum
 import re
@@ -68,10 +68,19 @@ class DeviceList:
                 function.model in self.models)
 
 
+def _nothing(function: pci.PCIFunction) -> bool:
+    return False
+
+
 @dataclasses.dataclass(frozen=True)
 class Policy:
-    """The options that decide about a card; exclude wins over include."""
+    """The options that decide about a card; exclude wins over include.
+
+    :ivar nova_gives: whether Nova's own PCI tracker gives a function to
+        guests, because [pci] device_spec names it
+    """
 
     include: DeviceList = DeviceList()
     exclude: DeviceList = DeviceList()
     boot_vga: BootVGA = BootVGA.AUTO
+    nova_gives: Callable[[pci.PCIFunction], bool] = _nothing
