@@ -52,8 +52,9 @@ class LabTestCase(unittest.TestCase):
     def boot(self, free_gpus: str = '>=1', machine: str = 'pc',
              **extra_specs: str) -> str:
         """Create a server and wait until it is ACTIVE; return its id."""
-        with steps.step(f'Create a {machine} server, free_gpus {free_gpus} '
-                        f'{" ".join(extra_specs.values())}'):
+        model = extra_specs.get('gpu_passthru:model', '')
+        with steps.step(
+                f'Create a {machine} server with {free_gpus} GPUs {model}'):
             server = self.create_server(free_gpus, machine, **extra_specs)
             status = self.lab.cloud.wait_built(server)
             self.assertEqual('ACTIVE', status,

@@ -48,9 +48,12 @@ class ServersTest(base.LabTestCase):
         self.assertIn('No valid host was found',
                       self.lab.cloud.server(server).fault['message'])
 
-    def test_identical_cards_on_q35(self) -> None:
-        server = self.boot('>=2', 'q35',
-                           **{'gpu_passthru:model': topology.IDENTICAL})
+    def test_identical_cards_from_placement_on_q35(self) -> None:
+        server = self.boot('>=2', 'q35', **{
+            'gpu_passthru:model': topology.IDENTICAL,
+            'resources1:PGPU': '2',
+            'trait1:CUSTOM_GPU_1234_1111': 'required'})
+        self.assertEqual(2, self.lab.cloud.allocated(server, 'PGPU'))
         report = self.report(server)
         self.assert_sees_its_cards(server, report, count=2)
         self.assertEqual(

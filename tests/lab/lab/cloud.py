@@ -143,6 +143,12 @@ class Cloud:
 
         steps.wait_for(check, 'nova-compute is not up', 120)
 
+    def allocated(self, server: str, resource: str) -> int:
+        """How much of a resource Placement has allocated to a server."""
+        answer = self.connection.placement.get(f'/allocations/{server}')
+        return sum(provider['resources'].get(resource, 0)
+                   for provider in answer.json()['allocations'].values())
+
     def gpu_stats(self) -> dict[str, typing.Any]:
         """What the driver last told the scheduler.
 

@@ -40,8 +40,8 @@ def virtual_environment(log: pathlib.Path) -> pathlib.Path:
 def disk(log: pathlib.Path) -> pathlib.Path:
     """The virtual environment as a disk for the virtual host.
 
-    There the many small files come four times as fast from a disk as from a
-    shared folder.
+    nova-compute's modules load there in half the time that they need from a
+    shared folder: 60 s and 128 s on a busy machine.
     """
     def build(folder: pathlib.Path) -> None:
         processes.run(

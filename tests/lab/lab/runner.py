@@ -96,5 +96,8 @@ def _wait(logs: pathlib.Path) -> None:
     steps.say("Everything stays up until Ctrl-C. From another terminal: "
               "tests/lab/run --exec 'virsh list'")
     steps.say(f'Logs: {logs}')
-    while True:
-        time.sleep(3600)
+    try:
+        while True:
+            time.sleep(3600)
+    except KeyboardInterrupt:
+        steps.say('')
