@@ -94,11 +94,12 @@ class CrashTestCase(base.GPUTestCase):
         them.
         """
         for name in self.computes:
-            self.held_without_domain[name] = self._without_domain(name)
+            self.held_without_domain[name] = self.without_domain(name)
         self._check_rules()
 
     def check_neighbour(self) -> None:
         """The other card of the two is free for others, and only that."""
+        self.check()
         self.assertFree(1, 'host1')
         neighbour = self.create_gpu_server()
         self.check()
@@ -121,7 +122,8 @@ class CrashTestCase(base.GPUTestCase):
             self.assertFree(2, name)
             self.create_gpu_server(2, az=f'nova:{name}')
 
-    def _without_domain(self, name: str) -> int:
+    def without_domain(self, name: str) -> int:
+        """How many cards are kept for instances whose domain has none."""
         missing = 0
         for instance in objects.InstanceList.get_by_host(
                 nova_context.get_admin_context(), name,

@@ -78,6 +78,7 @@ class Domain(fakelibvirt.Domain):
         tree = self._definition if self._saved is None else self._saved
         self._connection.check_start(self, tree)
         self._live, self._saved = copy.deepcopy(tree), None
+        _name_devices(self._live)
         self._id = self._connection._id_counter
         super().createWithFlags(flags)
 
@@ -147,6 +148,8 @@ class Domain(fakelibvirt.Domain):
                     copy.deepcopy(device))
                 self._connection.check_devices(self, alone)
             tree.find('devices').append(copy.deepcopy(device))
+            if tree is self._live:
+                _name_devices(tree)
 
     def detachDeviceFlags(self, xml: str, flags: int = 0) -> None:
         wanted = _identity(etree.fromstring(xml))
@@ -205,6 +208,19 @@ def parsed(xml: str) -> etree._Element:
                 fakelibvirt.VIR_ERR_XML_ERROR)
         taken.add(place)
     return tree
+
+
+def _name_devices(tree: etree._Element) -> None:
+    """Gives the devices of a running guest the names that libvirt gives."""
+    for tag in ('disk', 'interface', 'hostdev'):
+        devices = tree.findall(f'devices/{tag}')
+        taken = {alias.get('name') for alias in
+                 tree.iterfind(f'devices/{tag}/alias')}
+        names = (f'{tag}{number}' for number in range(2 * len(devices)))
+        free = (name for name in names if name not in taken)
+        for device in devices:
+            if device.find('alias') is None:
+                etree.SubElement(device, 'alias', name=next(free))
 
 
 def _check_unplug(tree: etree._Element, device: etree._Element) -> None:
