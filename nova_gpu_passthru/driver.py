@@ -96,8 +96,7 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
             # would compare a key named free_gpus with the flavor's value as
             # text, and refuse this host.
             data['stats'] = {**data.get('stats', {}),
-                             'gpu_passthru': self._gpus.usage().to_json(
-                                 self._pools.models)}
+                             'gpu_passthru': self._gpus.usage().to_json()}
         return data
 
     @nova_host.hook

@@ -35,6 +35,7 @@ from oslo_log import log as logging
 from nova_gpu_passthru import exceptions
 from nova_gpu_passthru import flavor
 from nova_gpu_passthru.host import pools as host_pools
+from nova_gpu_passthru.scheduler import reports
 
 LOG = logging.getLogger(__name__)
 
@@ -58,11 +59,6 @@ class Pools:
     def __init__(self, virtapi: Any) -> None:
         self._virtapi = virtapi
         self._models: dict[str, str] = {}
-
-    @property
-    def models(self) -> Mapping[str, str]:
-        """The model of each pool, by the uuid of its provider."""
-        return self._models
 
     def update(self, tree: provider_tree.ProviderTree, nodename: str,
                pools: Iterable[host_pools.Pool]) -> None:
@@ -140,7 +136,8 @@ class Pools:
         if not tree.exists(name):
             if self._is_taken(name):
                 return
-            tree.new_child(name, nodename)
+            tree.new_child(name, nodename, uuid=reports.pool_uuid(
+                tree.data(nodename).uuid, pool.model))
             self._models[tree.data(name).uuid] = pool.model
         tree.update_inventory(name, {PGPU: {
             'total': total, 'reserved': min(total, _reserved(pool, allocated)),

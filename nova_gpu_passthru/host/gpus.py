@@ -12,7 +12,7 @@
 
 """All GPUs of this host: found, detached, claimed, counted."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 import contextlib
 import dataclasses
 import json
@@ -55,15 +55,11 @@ class Usage:
     def free_gpus(self) -> int:
         return sum(self.free_by_model.values())
 
-    def to_json(self, providers: Mapping[str, str]) -> str:
-        """Writes what nova_gpu_passthru.scheduler.reports reads.
-
-        :param providers: the model of each pool by its uuid in Placement
-        """
+    def to_json(self) -> str:
+        """Writes what nova_gpu_passthru.scheduler.reports reads."""
         return json.dumps({'free_gpus': self.free_gpus,
                            'total_gpus': self.total_gpus,
-                           'free_by_model': self.free_by_model,
-                           'pools': dict(providers)},
+                           'free_by_model': self.free_by_model},
                           sort_keys=True)
 
 

@@ -62,9 +62,8 @@ class FreeGPUsFilter(filters.CandidateFilterMixin, filters.BaseHostFilter):
 
     def _passes(self, host: Any, request: flavor.GPURequest) -> bool:
         try:
-            report = reports.read(host)
-            free = (report.free(request.model) -
-                    request.count * _placed_on(host))
+            free = (reports.read(host).free(request.model) -
+                    request.count * reports.placed_on(host))
         except ValueError as error:
             LOG.warning('%(host)s does not pass: its gpu_passthru statistics '
                         'make no sense: %(error)s',
@@ -75,35 +74,18 @@ class FreeGPUsFilter(filters.CandidateFilterMixin, filters.BaseHostFilter):
                       'flavor asks for %(request)s',
                       {'host': host, 'free': free, 'request': request})
             return False
-        return self._has_candidate(host, request, report.pools)
+        return self._has_candidate(host, request)
 
-    def _has_candidate(self, host: Any, request: flavor.GPURequest,
-                       pools: Mapping[str, str]) -> bool:
+    def _has_candidate(self, host: Any, request: flavor.GPURequest) -> bool:
         """Drops what Placement would take from pools of other models."""
         if not (request.asks_placement and request.model and
                 getattr(host, 'allocation_candidates', None)):
             return True
+        pool = reports.pool_uuid(host.uuid, request.model)
 
         def fits(candidate: Mapping[str, Any]) -> bool:
-            taken_from = [uuid for uuid, allocation in
-                          candidate['allocations'].items()
-                          if resource_classes.PGPU in allocation['resources']]
-            # The host refuses what it has not reported yet.
-            return all(pools.get(uuid, request.model) == request.model
-                       for uuid in taken_from)
+            return all(uuid == pool for uuid, allocation in
+                       candidate['allocations'].items()
+                       if resource_classes.PGPU in allocation['resources'])
 
         return bool(self.filter_candidates(host, fits))
-
-
-def _placed_on(host: Any) -> int:
-    """How many instances of this request went to a host already.
-
-    Nova counts them in num_instances as it places them, for each request
-    anew, and leaves the statistics as they are
-    (nova.scheduler.host_manager.HostState.consume_from_request).
-
-    :raises ValueError: if the statistics make no sense
-    """
-    stats = getattr(host, 'stats', None) or {}
-    reported = int(stats.get('num_instances', 0))
-    return max(0, int(host.num_instances) - reported)

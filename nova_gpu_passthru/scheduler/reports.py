@@ -19,21 +19,18 @@ from collections.abc import Mapping
 import dataclasses
 import json
 from typing import Any
+import uuid
 
 KEY = 'gpu_passthru'
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """The GPUs of a host; the numbers of one that reports none are 0.
-
-    :ivar pools: the models of its pools, by the uuid of their provider
-    """
+    """The GPUs of a host; the numbers of one that reports none are 0."""
 
     free_gpus: int = 0
     total_gpus: int = 0
     free_by_model: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    pools: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def free(self, model: str | None) -> int:
         """How many of a model are free; of any, where it is None."""
@@ -60,13 +57,36 @@ def read(host: Any) -> Report:
     by_model = said.get('free_by_model')
     if not isinstance(by_model, dict):
         raise ValueError('free_by_model is no object')
-    pools = said.get('pools', {})
-    if not isinstance(pools, dict):
-        raise ValueError('pools is no object')
     return Report(_count('free_gpus', said.get('free_gpus')),
                   _count('total_gpus', said.get('total_gpus')),
                   {model: _count(f'free_by_model of {model}', free)
-                   for model, free in by_model.items()}, pools)
+                   for model, free in by_model.items()})
+
+
+def placed_on(host: Any) -> int:
+    """How many instances of this request went to a host already.
+
+    Nova counts them in num_instances as it places them, for each request
+    anew, and leaves the statistics as they are
+    (nova.scheduler.host_manager.HostState.consume_from_request).
+
+    :param host: its HostState
+    :raises ValueError: if the statistics make no sense
+    """
+    stats = getattr(host, 'stats', None) or {}
+    reported = int(stats.get('num_instances', 0))
+    return max(0, int(host.num_instances) - reported)
+
+
+def pool_uuid(node: str, model: str) -> str:
+    """The uuid of a pool's provider in Placement.
+
+    It follows from what the scheduler knows anyway.
+
+    :param node: the compute node's uuid, which is its provider's too
+    :param model: vendor and device id, such as 10de:2330
+    """
+    return str(uuid.uuid5(uuid.UUID(node), model))
 
 
 def _count(name: str, value: Any) -> int:

@@ -71,7 +71,11 @@ class GPUPackingWeigher(weights.BaseHostWeigher):
         request = _request(weight_properties)
         if request is None:
             return 0.0
-        return -float(_report(obj).free(request.model))
+        try:
+            placed = reports.placed_on(obj) * request.count
+        except ValueError:
+            placed = 0
+        return float(placed - _report(obj).free(request.model))
 
 
 def all_weighers() -> list[type[weights.BaseHostWeigher]]:

@@ -10,8 +10,6 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
-import json
-
 import ddt
 from nova import objects
 from nova.scheduler.filters import aggregate_instance_extra_specs
@@ -19,6 +17,7 @@ from nova.scheduler.filters import compute_capabilities_filter
 from nova import test
 
 from nova_gpu_passthru.scheduler import filters
+from nova_gpu_passthru.scheduler import reports
 from tests.unit.scheduler import hosts
 
 NONSENSE = (
@@ -201,35 +200,31 @@ class CandidatesTest(test.NoDBTestCase):
     """Placement does not know gpu_passthru:model."""
 
     def candidates(self, extra_specs: dict[str, str],
-                   pools: dict[str, str]) -> list[str]:
-        """From which pools Placement may still take the card."""
-        report = json.loads(hosts.report(4, m10de_2330=2, m10de_1eb8=2))
-        host = hosts.host('one', gpu_passthru=json.dumps(
-            {**report, 'pools': pools}))
+                   *models: str) -> list[str]:
+        """From pools of which models Placement may still take the card."""
+        host = hosts.gpu_host('one', 4, m10de_2330=2, m10de_1eb8=2)
+        pools = {reports.pool_uuid(host.uuid, model): model
+                 for model in models}
         host.allocation_candidates = [
             {'allocations': {'root': {'resources': {'VCPU': 1}},
                              pool: {'resources': {'PGPU': 1}}}}
-            for pool in ('h100s', 't4s')]
+            for pool in pools]
         passes = filters.FreeGPUsFilter().host_passes(
             host, hosts.request(extra_specs))
-        left = [pool for candidate in host.allocation_candidates
+        left = [pools[pool] for candidate in host.allocation_candidates
                 for pool in candidate['allocations'] if pool != 'root']
         self.assertEqual(bool(left), passes)
         return left
 
     ASKS = {'resources:PGPU': '1', 'gpu_passthru:model': '10de:1eb8'}
-    POOLS = {'h100s': '10de:2330', 't4s': '10de:1eb8'}
 
     def test_pools_of_other_models_are_dropped(self) -> None:
-        self.assertEqual(['t4s'], self.candidates(self.ASKS, self.POOLS))
+        self.assertEqual(['10de:1eb8'], self.candidates(
+            self.ASKS, '10de:2330', '10de:1eb8'))
 
     def test_a_host_with_other_pools_only_does_not_pass(self) -> None:
-        self.assertEqual([], self.candidates(
-            self.ASKS, dict.fromkeys(self.POOLS, '10de:2330')))
-
-    def test_pools_that_were_not_reported_yet_stay(self) -> None:
-        self.assertEqual(['h100s', 't4s'], self.candidates(self.ASKS, {}))
+        self.assertEqual([], self.candidates(self.ASKS, '10de:2330'))
 
     def test_without_a_model_any_pool_will_do(self) -> None:
-        self.assertEqual(['h100s', 't4s'], self.candidates(
-            {'resources:PGPU': '1'}, self.POOLS))
+        self.assertEqual(['10de:2330', '10de:1eb8'], self.candidates(
+            {'resources:PGPU': '1'}, '10de:2330', '10de:1eb8'))
