@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 
 import fixtures
 from keystoneauth1 import exceptions as keystone_exceptions
+from nova import context as nova_context
 from nova import exception
 from nova import objects
 from oslo_utils.fixture import uuidsentinel
@@ -70,7 +71,7 @@ class FailuresTestCase(placement.PlacementTestCase):
         self._prepared[host].host_info.kB_mem = MORE_MEMORY
         self.run_periodic(host)
         node = objects.ComputeNode.get_first_node_by_host_for_old_compat(
-            base.nova_context.get_admin_context(), host)
+            nova_context.get_admin_context(), host)
         self.assertEqual(MORE_MEMORY, node.memory_mb)
         root = self._get_provider_inventory(self.compute_rp_uuids[host])
         self.assertEqual(MORE_MEMORY, root['MEMORY_MB']['total'])

@@ -79,7 +79,7 @@ class ScaleTest(placement.PlacementTestCase):
     def _wait_until_built(self, count: int) -> list[dict[str, Any]]:
         deadline = time.monotonic() + PATIENCE * count
         while True:
-            servers = self.api.get_servers()
+            servers: list[dict[str, Any]] = self.api.get_servers()
             if all(server['status'] != 'BUILD' for server in servers):
                 self.assertEqual(count, len(servers))
                 return servers
