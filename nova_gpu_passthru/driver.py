@@ -85,7 +85,11 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
                 nova_gives=nova_host.given_by_nova(CONF.pci.device_spec))
         self._gpus.start(policy, CONF.gpu_passthru.detach_timeout)
         if self._gpus.has_candidates():
-            self._gpus.restore(nova_host.requests_on(host))
+            requests = list(nova_host.requests_on(host))
+            self._gpus.restore((instance.uuid, request)
+                               for instance, request in requests)
+            for instance, _ in requests:
+                self._suspension.recover(instance)
 
     @nova_host.hook
     def get_available_resource(self, nodename: str) -> dict[str, Any]:

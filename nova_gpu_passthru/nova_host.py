@@ -88,11 +88,12 @@ def request_of(instance: 'objects.Instance') -> flavor.GPURequest | None:
         request, affinity=affinity.Affinity(nodes, policy or affinity.LEGACY))
 
 
-def requests_on(host: str) -> Iterator[tuple[str, flavor.GPURequest]]:
+def requests_on(host: str
+                ) -> Iterator[tuple['objects.Instance', flavor.GPURequest]]:
     """Finds the instances of a host that ask for GPUs.
 
     :param host: Nova's name of the host
-    :returns: their uuids and what each asks for
+    :returns: the instances and what each asks for
     """
     for instance in objects.InstanceList.get_by_host(
             nova_context.get_admin_context(), host,
@@ -104,7 +105,7 @@ def requests_on(host: str) -> Iterator[tuple[str, flavor.GPURequest]]:
                         instance=instance)
             continue
         if request is not None:
-            yield instance.uuid, request
+            yield instance, request
 
 
 def given_by_nova(device_spec: Sequence[str]

@@ -88,6 +88,20 @@ class Suspension:
         if guest is not None and guest.is_active():
             hotplug.give_back(guest, held)
 
+    def recover(self, instance: 'objects.Instance') -> None:
+        """Gives a running guest what it misses after a restart.
+
+        nova-compute may have been killed between taking the cards out and
+        saving the guest, or between resuming it and giving them back.
+        """
+        try:
+            self.give_back(instance)
+        except exception.InstanceNotFound:
+            return
+        except (exceptions.HotplugFailed, exception.NovaException) as error:
+            LOG.error('The guest may run without its GPUs; hard reboot it: '
+                      '%s', error, instance=instance)
+
     def _stop(self, instance: 'objects.Instance',
               suspend_again: Callable[[], None]) -> None:
         try:

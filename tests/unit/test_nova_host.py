@@ -76,7 +76,8 @@ class RequestTest(test.NoDBTestCase):
                 instance('cccccccc-0000-4000-8000-000000000000', {}),
                 instance(self.UUID, {'free_gpus': '2'})])
         self.assertEqual([(self.UUID, flavor.GPURequest(2))],
-                         list(nova_host.requests_on('host')))
+                         [(i.uuid, request) for i, request in
+                          nova_host.requests_on('host')])
         self.assertIn("'=>2'", self.stdlog.logger.output)
 
 
