@@ -126,8 +126,8 @@ class SameHostTest(MoveTestCase):
         self.check_neighbour()
         self.check_deleted(server)
 
-    @ddt.data('after destroy', 'after undefineFlags', 'before revert',
-              'after revert', 'after defineXML', 'after createWithFlags')
+    @ddt.data('after destroy', 'after undefineFlags', 'after revert',
+              'after defineXML', 'after createWithFlags')
     def test_revert_at(self, point: str) -> None:
         server = self.create_gpu_server(2)
         self.resize_and_wait(server, 1)
@@ -158,16 +158,14 @@ class OtherHostTest(MoveTestCase):
         self.assertGPUs(server, base.CARD_1)
         self.check_deleted(server)
 
-    @ddt.data('before claim', 'after claim', 'after defineXML',
-              'after createWithFlags')
+    @ddt.data('after claim', 'after defineXML', 'after createWithFlags')
     def test_migrate_destination_at(self, point: str) -> None:
         server = self.create_gpu_server()
         self.kill_in(point, lambda: self.act(server, {'migrate': None}),
                      'host2')
         self.check_deleted(server)
 
-    @ddt.data('before undefineFlags', 'after undefineFlags',
-              'before release', 'after release')
+    @ddt.data('before undefineFlags', 'after undefineFlags', 'after release')
     def test_confirm_at(self, point: str) -> None:
         server = self.create_gpu_server()
         self._migrate_server(server)
