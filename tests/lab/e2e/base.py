@@ -27,6 +27,7 @@ from lab import steps
 from lab import topology
 
 _STATS_LIMIT = 120
+_BEAT_LIMIT = 180
 
 
 class LabTestCase(unittest.TestCase):
@@ -88,8 +89,9 @@ class LabTestCase(unittest.TestCase):
         """Check that a guest goes on writing to its console."""
         with steps.step('See that the guest goes on'):
             before = self._beats(server)
-            steps.wait_for(lambda: self._beats(server) > before,
-                           f'Guest {server} writes nothing any more', 60)
+            steps.wait_for(
+                lambda: self._beats(server) > before,
+                f'Guest {server} writes nothing any more', _BEAT_LIMIT)
 
     def _beats(self, server: str) -> int:
         return self.lab.cloud.console(server).count('GUEST-ALIVE')

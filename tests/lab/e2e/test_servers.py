@@ -12,7 +12,6 @@
 
 """Servers with GPUs, from the API down to what the guest's kernel sees."""
 
-from lab import nova_compute
 from lab import steps
 from lab import topology
 
@@ -70,34 +69,5 @@ class ServersTest(base.LabTestCase):
         with steps.step('Create a server that would need its mate'):
             other = self.create_server('>=1', **model)
             self.assertEqual('ERROR', self.lab.cloud.wait_built(other))
-        self.delete(server)
-        self.assert_free(topology.TOTAL)
-
-
-class RestartTest(base.LabTestCase):
-    """What outlives nova-compute."""
-
-    def test_sigkill_while_a_guest_runs(self) -> None:
-        server = self.boot()
-        card, = self.assert_sees_its_cards(server, self.report(server))
-        self.assert_free(topology.TOTAL - 1)
-        domain = self.lab.running_id(server)
-        drivers = self.lab.functions()
-
-        with nova_compute.watch_bindings(self.lab.host) as bindings:
-            with steps.step('Kill nova-compute with SIGKILL'):
-                self.lab.compute.kill()
-            # What the scheduler was told last must not stand in for what
-            # the new process says.
-            self.lab.cloud.forget_gpu_stats()
-            with steps.step('Start nova-compute again'):
-                self.lab.compute.start()
-        self.assertEqual([], bindings)
-        self.assertEqual(drivers, self.lab.functions())
-
-        self.assertEqual(domain, self.lab.running_id(server))
-        self.assert_alive(server)
-        self.assertEqual([card], self.cards_of(server))
-        self.assert_free(topology.TOTAL - 1)
         self.delete(server)
         self.assert_free(topology.TOTAL)

@@ -28,7 +28,7 @@ from lab import steps
 BOOT_LIMIT = 400
 """From "the guest runs" to its report; it took 10 s, with q35 30 s."""
 
-_BUILD_LIMIT = 400
+_STATUS_LIMIT = 400
 _DELETE_LIMIT = 240
 
 # They make the guest's kernel trust the clocks that it is given: measuring
@@ -42,7 +42,8 @@ _MICROVERSION = '2.96'
 class Cloud:
     """A session with the APIs, as admin."""
 
-    def __init__(self) -> None:
+    def __init__(self, logs: pathlib.Path) -> None:
+        self._logs = logs
         self.connection = openstack.connect(
             compute_default_microversion=_MICROVERSION,
             **{name.removeprefix('OS_').lower(): value
@@ -89,33 +90,41 @@ class Cloud:
         """The server as the API shows it."""
         return self.connection.compute.get_server(server)
 
-    def wait_built(self, server: str) -> str:
-        """Wait until a server is ACTIVE or ERROR; return that."""
+    def wait_status(self, server: str, *wanted: str) -> str:
+        """Wait until a server has one of these states; return it."""
         def check() -> str:
             status = self.server(server).status
-            return status if status in ('ACTIVE', 'ERROR') else ''
+            return status if status in wanted else ''
 
-        return steps.wait_for(check, f'Server {server} is still in BUILD',
-                              _BUILD_LIMIT, interval=0.5)
+        return steps.wait_for(
+            check, f'Server {server} is not {" or ".join(wanted)}',
+            _STATUS_LIMIT, interval=0.5)
+
+    def wait_built(self, server: str) -> str:
+        """Wait until a new server is ACTIVE or ERROR; return that."""
+        return self.wait_status(server, 'ACTIVE', 'ERROR')
+
+    def start_server(self, server: str) -> None:
+        """Start a server that is shut off and wait until it runs."""
+        self.connection.compute.start_server(server)
+        self.wait_status(server, 'ACTIVE')
 
     def console(self, server: str) -> str:
         """What the guest has written to its serial console."""
         answer = self.connection.compute.get_server_console_output(server)
+        # Nova deletes its own copy with the server.
+        self._console_log(server).write_text(answer['output'])
         return answer['output']
 
     def wait_report(self, server: str) -> list[pci.Function]:
         """Wait until the guest has listed its PCI functions; return them."""
-        def check() -> str:
-            text = self.console(server)
-            return text if 'GUEST-DONE' in text else ''
+        return steps.wait_for(
+            lambda: pci.parse_guest(self.console(server)),
+            f'Guest {server} has not reported', BOOT_LIMIT,
+            self._console_log(server), interval=1)
 
-        try:
-            text = steps.wait_for(check, f'Guest {server} has not reported',
-                                  BOOT_LIMIT, interval=1)
-        except steps.LabError as error:
-            raise steps.LabError(
-                f'{error}; its console: {self.console(server)[-2000:]}')
-        return pci.parse(text, 'GUEST-PCI')
+    def _console_log(self, server: str) -> pathlib.Path:
+        return self._logs / f'guest-{server}.log'
 
     def delete_server(self, server: str) -> None:
         """Delete a server and wait until it is gone."""

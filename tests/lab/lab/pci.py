@@ -31,7 +31,7 @@ for function in /sys/bus/pci/devices/*; do
     name_of_link "$function/driver"
     driver=$name
     name_of_link "$function/iommu_group"
-    echo "HOST-PCI ${function##*/} $vendor $device $class" \
+    echo "${function##*/} $vendor $device $class" \
         "$(((end - start + 1) / 1048576)) $driver $numa_node $name"
 done
 """
@@ -47,9 +47,10 @@ class Function:
     pci_class: str
     mib: int
     """Size of BAR 0."""
-    driver: str
-    numa_node: int
-    iommu_group: str
+    # A guest does not report these.
+    driver: str = ''
+    numa_node: int = -1
+    iommu_group: str = ''
 
     @property
     def slot(self) -> str:
@@ -57,17 +58,37 @@ class Function:
         return self.address.rpartition('.')[0]
 
 
-def parse(text: str, prefix: str) -> list[Function]:
-    """The functions in the lines that begin with a prefix."""
+def parse_host(text: str) -> list[Function]:
+    """The functions that LIST_SCRIPT has printed."""
     found = []
     for line in text.splitlines():
-        words = line.split()
-        if words and words[0] == prefix:
-            address, vendor, device, pci_class, mib, *rest = words[1:]
-            # Only a host knows the rest.
-            driver, numa_node, iommu_group = rest or ('-', '-1', '')
-            found.append(Function(
-                address, f'{vendor[2:]}:{device[2:]}', pci_class, int(mib),
-                '' if driver == '-' else driver, int(numa_node),
-                iommu_group))
+        (address, vendor, device, pci_class, mib, driver, numa_node,
+         iommu_group) = line.split()
+        found.append(Function(
+            address, _model(vendor, device), pci_class, int(mib),
+            '' if driver == '-' else driver, int(numa_node), iommu_group))
     return found
+
+
+def parse_guest(console: str) -> list[Function]:
+    """The functions in the last complete report of a guest (guest/init).
+
+    Empty if there is none: a report counts only if it has as many lines as
+    the guest says.
+    """
+    complete: list[Function] = []
+    report: list[Function] = []
+    for line in console.splitlines():
+        match line.split():
+            case ['GUEST-PCI', address, vendor, device, pci_class, mib]:
+                report.append(Function(
+                    address, _model(vendor, device), pci_class, int(mib)))
+            case ['GUEST-DONE', count]:
+                if len(report) == int(count):
+                    complete = report
+                report = []
+    return complete
+
+
+def _model(vendor: str, device: str) -> str:
+    return f'{vendor[2:]}:{device[2:]}'

@@ -57,7 +57,7 @@ class Session:
         # It boots while the services outside start.
         self.host.power_on()
         self.plane.start()
-        self.cloud = cloud.Cloud()
+        self.cloud = cloud.Cloud(self.logs)
         with steps.step('Upload the images of the guests'):
             self.cloud.upload_images(image / 'vmlinuz',
                                      initramfs.for_guest(paths.RUN))
@@ -75,7 +75,7 @@ class Session:
 
     def functions(self) -> list[pci.Function]:
         """The virtual host's PCI functions as its kernel sees them now."""
-        return pci.parse(self.host.run(pci.LIST_SCRIPT), 'HOST-PCI')
+        return pci.parse_host(self.host.run(pci.LIST_SCRIPT))
 
     def running_id(self, server: str) -> str:
         """The number that libvirt gives a guest each time that it starts."""
