@@ -20,6 +20,7 @@ import dataclasses
 from typing import Any
 
 from nova.compute import task_states
+from nova.compute import vm_states
 from nova import conf as nova_conf
 from nova import context as nova_context
 from nova import exception
@@ -47,6 +48,10 @@ LOG = logging.getLogger(__name__)
 # spawns it again, and a resize to another cell may be reverted.
 _COMING_BACK = (task_states.REBUILDING, task_states.RESIZE_PREP,
                 task_states.RESIZE_MIGRATING)
+
+# Whose resize Nova may still revert. One that was interrupted in its confirm
+# is led out of that by an administrator, and Nova never confirms it again.
+_MAY_REVERT = (vm_states.RESIZED, vm_states.ERROR)
 
 
 class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
@@ -160,6 +165,9 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
     def reboot(self, context: nova_context.RequestContext,
                instance: 'objects.Instance', *args: Any,
                **kwargs: Any) -> None:
+        if (self._gpus.for_revert(instance.uuid) and
+                instance.vm_state not in _MAY_REVERT):
+            self._gpus.confirm(instance.uuid)
         with self._gpus.kept(instance.uuid):
             super().reboot(context, instance, *args, **kwargs)
 

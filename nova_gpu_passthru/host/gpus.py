@@ -163,18 +163,20 @@ class HostGPUs:
         """Claims again, after a restart, for the instances of this host.
 
         Most have a domain that names their cards. One that lost it when the
-        service ended, in a hard reboot say, gets cards picked for it now, so
-        that nobody takes the last ones before it starts.
+        service ended, in a hard reboot say, or that was about to get more in
+        a resize, gets cards picked for it now, so that nobody takes the last
+        ones before it starts.
 
         :param requests: uuid and request of each instance that asks for GPUs
         """
-        without = []
+        lacking = []
         for uuid, request in requests:
-            if self._claims.held_by(uuid):
-                self._claims.keep(uuid)
-            else:
-                without.append((uuid, request))
-        for uuid, request in without:
+            held = self._claims.held_by(uuid)
+            self._claims.keep(uuid)
+            if sum(bool(card.addresses & held)
+                   for card in self._cards) < request.count:
+                lacking.append((uuid, request))
+        for uuid, request in lacking:
             try:
                 self.claim(uuid, request)
             except exceptions.NotEnoughGPUs as error:
