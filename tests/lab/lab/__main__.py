@@ -129,7 +129,9 @@ def main() -> int:
         # Before anything that ends processes: they may be another run's.
         _lock()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _stop)
+        # Who started us with nohup or in the background wants it ignored.
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _stop)
     try:
         if _SECOND not in os.environ:
             _first_stage()
