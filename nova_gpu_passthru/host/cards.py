@@ -247,14 +247,15 @@ def _with_groups_viable(cards: list[Card],
 
     vfio opens a group only when every endpoint in it is out of the hands of
     the host's drivers, for a guest could reach them all
-    (Documentation/driver-api/vfio.rst). A card that is withheld for this may
-    be the stranger in another card's group, so this goes on until nothing
-    changes.
+    (Documentation/driver-api/vfio.rst), and no bridge in it has a driver that
+    insists on it. A card that is withheld for this may be the stranger in
+    another card's group, so this goes on until nothing changes.
     """
     groups: dict[int, list[pci.PCIFunction]] = {}
     for function in functions.values():
-        if function.iommu_group is not None and not grouping.is_bridge(
-                function):
+        if function.iommu_group is not None and not (
+                grouping.is_bridge(function) and
+                grouping.lets_go_of_group(function)):
             groups.setdefault(function.iommu_group, []).append(function)
     while True:
         given = {a for card in cards if card.offered for a in card.addresses}
@@ -264,15 +265,27 @@ def _with_groups_viable(cards: list[Card],
                          for f in groups[number] if f.address not in given]
             if not card.offered or not strangers:
                 return card
-            names = ', '.join(
-                f'{f.address} ({f.model}, {f.driver or "no driver"})'
-                for f in strangers)
-            return card.withheld(
-                f'its IOMMU group {strangers[0].iommu_group} also holds '
-                f'{names}, which would have to go along; move the card to a '
-                f'slot with a group of its own, or enable ACS in the firmware')
+            return card.withheld(_not_viable(strangers))
 
         rejudged = [judged(card) for card in cards]
         if rejudged == cards:
             return cards
         cards = rejudged
+
+
+def _not_viable(strangers: list[pci.PCIFunction]) -> str:
+    """Says what is in a card's IOMMU group that keeps vfio from it."""
+    group = f'its IOMMU group {strangers[0].iommu_group} also holds '
+    endpoints = [f for f in strangers if not grouping.is_bridge(f)]
+    if endpoints:
+        names = ', '.join(f'{f.address} ({f.model}, {f.driver or "no driver"})'
+                          for f in endpoints)
+        return (f'{group}{names}, which would have to go along; move the '
+                f'card to a slot with a group of its own, or enable ACS in '
+                f'the firmware')
+    names = ', '.join(f'{f.address} on driver {f.driver}' for f in strangers)
+    unbind = ' and '.join(
+        f'echo {f.address} > /sys/bus/pci/drivers/{f.driver}/unbind'
+        for f in strangers)
+    return (f'{group}the bridge {names}, which does not let vfio have the '
+            f'group; take the driver off it ({unbind})')

@@ -50,12 +50,22 @@ def is_included(function: pci.PCIFunction,
 
 
 def is_bridge(function: pci.PCIFunction) -> bool:
-    """Whether a function is a bridge, which no IOMMU group minds.
+    """Whether a function is a host bridge or a PCI-to-PCI bridge.
 
-    Only host and PCI-to-PCI bridges; 0x0601 and 0x0680 (an NVSwitch, for
-    one) are endpoints to vfio.
+    0x0601 and 0x0680 (an NVSwitch, for one) are endpoints to vfio.
     """
     return function.subclass in (HOST_BRIDGE, PCI_BRIDGE)
+
+
+def lets_go_of_group(bridge: pci.PCIFunction) -> bool:
+    """Whether vfio can have the IOMMU group that a bridge is in.
+
+    Since Linux 5.19 that depends on the bridge's driver, which must be one
+    that sets driver_managed_dma (commits c7d469849747 and 70693f470848):
+    the port driver and the stub drivers do, shpchp and the performance
+    counters of host bridges do not.
+    """
+    return bridge.driver in (None, 'pcieport') or bridge.on_stub
 
 
 def is_integrated(gpu: pci.PCIFunction, functions: Functions) -> bool:

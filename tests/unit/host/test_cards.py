@@ -170,6 +170,7 @@ class XenTest(base.TestCase):
             0000:0b:00.1 040300 10de:10f0 driver=snd_hda_intel"""))
 
 
+@ddt.ddt
 class GroupTest(base.TestCase):
     # https://github.com/HikariKnight/quickpassthrough/issues/22
     # https://github.com/NVIDIA/gpu-admin-tools/issues/23
@@ -195,6 +196,31 @@ class GroupTest(base.TestCase):
             0000:05:00.0 030200 10de:20b5 group=15 below=0000:04:00.0"""))
 
     # https://github.com/kata-containers/kata-containers/issues/13430
+    # Linux 5.19 and later; seen with QEMU's pcie-pci-bridge on Linux 6.1
+    def test_bridge_on_a_driver_that_insists_on_its_group(self) -> None:
+        card = '0000:42:01.0 030200 10de:20b5 driver=nvidia group=7'
+        reason = self.reasons(f"""
+            0000:41:00.0 060400 1b36:000e driver=shpchp group=7
+            {card} below=0000:41:00.0""")['0000:42:01.0']
+        self.assertIn('group 7 also holds the bridge 0000:41:00.0 on driver '
+                      'shpchp', reason)
+        self.assertIn('echo 0000:41:00.0 > '
+                      '/sys/bus/pci/drivers/shpchp/unbind', reason)
+
+    @ddt.data('060400 1b36:000e', '060400 1b36:000e driver=vfio-pci',
+              '060400 1b36:000e driver=pci-stub', '060000 8086:0c00')
+    def test_bridge_on_no_such_driver(self, bridge: str) -> None:
+        self.assertEqual({'0000:42:01.0': []}, self.offered(f"""
+            0000:41:00.0 {bridge} group=7
+            0000:42:01.0 030200 10de:20b5 driver=nvidia group=7"""))
+
+    def test_host_bridge_on_a_driver(self) -> None:
+        reasons = self.reasons("""
+            0000:00:00.0 060000 8086:0c00 driver=hsw_uncore group=1
+            0000:01:00.0 030000 10de:1b80 driver=nvidia group=1""")
+        self.assertIn('the bridge 0000:00:00.0 on driver hsw_uncore',
+                      reasons['0000:01:00.0'])
+
     def test_nvswitch_in_the_group_is_no_bridge(self) -> None:
         self.assertIn('0000:c4:00.0 (10de:1af1, no driver)', self.reasons("""
             0000:05:00.0 030200 10de:20b0 group=15
