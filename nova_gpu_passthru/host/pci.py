@@ -42,6 +42,9 @@ _STUB_DRIVER = re.compile(r'(?:.*[-_])?vfio[-_]pci|pciback|xen-pciback|'
 # include/linux/ioport.h.
 _MEMORY_64 = 0x00100200
 
+# What tells a function's kind, and how many bits each number has.
+_IDENTITY = {'class': 24, 'vendor': 16, 'device': 16}
+
 # What a class that could not be read is taken for: no function of a GPU and
 # no bridge. The kernel itself shows it for devices without a class.
 UNKNOWN_CLASS = 0xffffff
@@ -164,21 +167,27 @@ class Sysfs:
 
         :returns: the function, None where there is none at this address
         """
-        path = self._devices / str(address)
+        path = self.folder(address)
         try:
-            numbers = [self._number(path / name)
-                       for name in ('class', 'vendor', 'device')]
+            numbers = [self._identity(path / name, bits)
+                       for name, bits in _IDENTITY.items()]
+            physfn = self._physfn(path)
             fault = ''
         except (OSError, ValueError) as error:
             if not os.path.lexists(path):
                 return None
-            numbers, fault = [UNKNOWN_CLASS, 0, 0], f'cannot be read: {error}'
+            numbers, physfn = [UNKNOWN_CLASS, 0, 0], None
+            fault = f'cannot be read: {error}'
         return PCIFunction(
             address=address, class_code=numbers[0], vendor=numbers[1],
             device=numbers[2], driver=self._link_name(path / 'driver'),
             iommu_group=self._iommu_group(path),
-            physfn=self._linked_address(path / 'physfn'),
+            physfn=physfn,
             bridges=self._bridges(path), fault=fault)
+
+    def folder(self, address: PCIAddress) -> pathlib.Path:
+        """Where sysfs shows a function."""
+        return self._devices / str(address)
 
     def responds(self, address: PCIAddress) -> bool:
         """Whether the function answers on the bus.
@@ -188,7 +197,7 @@ class Sysfs:
         are the kernel's copies and stay.
         """
         try:
-            with (self._devices / str(address) / 'config').open('rb') as file:
+            with (self.folder(address) / 'config').open('rb') as file:
                 head = file.read(4)
         except OSError:
             return False
@@ -222,7 +231,7 @@ class Sysfs:
         The kernel makes one folder named by its UUID for each
         (Documentation/driver-api/vfio-mediated-device.rst).
         """
-        entries = self._listed(self._devices / str(address))
+        entries = self._listed(self.folder(address))
         return sum(bool(_UUID.fullmatch(entry)) for entry in entries)
 
     def memory_bytes(self, address: PCIAddress) -> int:
@@ -230,7 +239,7 @@ class Sysfs:
 
         :raises Unreadable: if sysfs has the attribute but does not tell
         """
-        path = self._devices / str(address) / 'resource'
+        path = self.folder(address) / 'resource'
         total = 0
         try:
             for line in path.read_text().splitlines()[:6]:
@@ -293,9 +302,15 @@ class Sysfs:
     def _number(path: pathlib.Path) -> int:
         return int(path.read_text(), 0)
 
+    def _identity(self, path: pathlib.Path, bits: int) -> int:
+        number = self._number(path)
+        if number not in range(1 << bits):
+            raise ValueError(f'{path} is {number:#x}')
+        return number
+
     def _attribute(self, address: PCIAddress, name: str, absent: int) -> int:
         try:
-            return self._number(self._devices / str(address) / name)
+            return self._number(self.folder(address) / name)
         except FileNotFoundError:
             return absent
         except (OSError, ValueError) as error:
@@ -313,12 +328,11 @@ class Sysfs:
         name = self._link_name(path / 'iommu_group')
         return int(name) if name is not None and name.isdecimal() else None
 
-    def _linked_address(self, path: pathlib.Path) -> PCIAddress | None:
-        name = self._link_name(path)
-        try:
-            return None if name is None else PCIAddress.parse(name)
-        except exceptions.InvalidPCIAddress:
+    def _physfn(self, path: pathlib.Path) -> PCIAddress | None:
+        link = path / 'physfn'
+        if not os.path.lexists(link):
             return None
+        return PCIAddress.parse(os.path.basename(os.readlink(link)))
 
     @staticmethod
     def _bridges(path: pathlib.Path) -> tuple[PCIAddress, ...]:

@@ -158,6 +158,7 @@ below=0000:64:01.0"""))
         self.assertIsNone(sysfs.function(pci.PCIAddress(0, 0x66, 0, 0)))
 
 
+@ddt.ddt
 class SickFunctionTest(base.TestCase):
     def setUp(self) -> None:
         super().setUp()
@@ -194,6 +195,22 @@ class SickFunctionTest(base.TestCase):
         function = self.sysfs.functions()[self.address]
         self.assertIn('garbage', function.fault)
         self.assertEqual(pci.UNKNOWN_CLASS, function.class_code)
+
+    # Found by tests/unit/fuzz.
+    @ddt.unpack
+    @ddt.data(('class', '0x1000000'), ('class', '-1'),
+              ('vendor', '0x30000'), ('device', '0x10000'))
+    def test_number_that_no_function_has_is_a_fault(
+            self, name: str, text: str) -> None:
+        self.attribute(name).write_text(text)
+        function = self.sysfs.functions()[self.address]
+        self.assertIn(f'{name} is {int(text, 0):#x}', function.fault)
+
+    # Found by tests/unit/fuzz: it would have been taken for a whole card.
+    def test_virtual_function_of_what_cannot_be_told_is_a_fault(self) -> None:
+        self.attribute('physfn').symlink_to('../nonsense')
+        self.assertIn('nonsense',
+                      self.sysfs.functions()[self.address].fault)
 
     def test_unreadable_class_is_a_fault(self) -> None:
         # Root may read every file, so a folder has to do.
