@@ -30,8 +30,13 @@ from nova_gpu_passthru import exceptions
 from nova_gpu_passthru.host import cards as host_cards
 from nova_gpu_passthru.host import hypervisor as host_hypervisor
 from nova_gpu_passthru.host import pci
+from nova_gpu_passthru.host import processes as host_processes
 
 LOG = logging.getLogger(__name__)
+
+
+# Seconds between two looks at who uses a card.
+_LOOK_INTERVAL = 1
 
 
 @dataclasses.dataclass(eq=False)
@@ -39,8 +44,20 @@ class _Attempt:
     """One card on its way to the stub driver, in a thread of its own."""
 
     card: host_cards.Card
+    users: host_processes.Users = host_processes.Users()
     done: bool = False
     failure: str = ''
+
+    def lateness(self, seconds: float) -> str:
+        """Says why it takes longer than that, and what to do."""
+        if self.users.processes:
+            return (f'{self.users}, and still does after {seconds:.0f} s; '
+                    f'stop it, and the card is offered once it is detached')
+        return (f'{_drivers(self.card)} has not let go of it within '
+                f'{seconds:.0f} s; a process may use the card '
+                f'(nvidia-persistenced, a compute job, a display): stop it, '
+                f'and the card is offered once it is detached. {self.users}'
+                ).rstrip()
 
 
 class Binder:
@@ -52,16 +69,24 @@ class Binder:
     therefore starts anew when another one is done, and whichever gets
     detached too late counts as detached all the same.
 
+    A card that a process is seen to use is not touched until that has ended:
+    drivers wait in the kernel for their users, and NVIDIA's of 595 and later
+    wait for ever even if the users end then (NVIDIA/open-gpu-kernel-modules
+    issue 1119).
+
     :param sysfs: where the drivers are read back
     :param hypervisor: where devices are detached
+    :param processes: where those that use a card are seen
     :ivar timeout: seconds that one card may take
     """
 
     def __init__(self, sysfs: pci.Sysfs,
                  hypervisor: host_hypervisor.Hypervisor,
+                 processes: host_processes.Processes,
                  timeout: float = 60) -> None:
         self._sysfs = sysfs
         self._hypervisor = hypervisor
+        self._processes = processes
         self.timeout = timeout
         self._progress = threading.Condition()
         self._running: dict[pci.PCIAddress, _Attempt] = {}
@@ -88,11 +113,7 @@ class Binder:
                     self.timeout)
                 waiting = [a for a in waiting if not a.done]
         for attempt in waiting:
-            attempt.failure = (
-                f'{_drivers(attempt.card)} has not let go of it within '
-                f'{self.timeout:.0f} s. A process may use the card '
-                f'(nvidia-persistenced, a compute job, a display): stop it, '
-                f'and the card is offered once it is detached')
+            attempt.failure = attempt.lateness(self.timeout)
         return {attempt.card.address: attempt.failure
                 for attempt in attempts if attempt.failure}
 
@@ -110,6 +131,7 @@ class Binder:
         card, started = attempt.card, time.monotonic()
         failure = ''
         try:
+            self._wait_until_unused(attempt)
             with contextlib.ExitStack() as undo:
                 for function in card.functions:
                     if not function.on_stub:
@@ -128,6 +150,17 @@ class Binder:
             attempt.failure, attempt.done = failure, True
             del self._running[card.address]
             self._progress.notify_all()
+
+    def _wait_until_unused(self, attempt: _Attempt) -> None:
+        addresses = [f.address for f in attempt.card.functions
+                     if not f.on_stub]
+        attempt.users = self._processes.users(addresses)
+        if attempt.users.processes:
+            LOG.warning('GPU %(card)s is not detached yet: %(users)s',
+                        {'card': attempt.card, 'users': attempt.users})
+        while attempt.users.processes:
+            time.sleep(_LOOK_INTERVAL)
+            attempt.users = self._processes.users(addresses)
 
     def _detach_function(self, function: pci.PCIFunction,
                          undo: contextlib.ExitStack) -> None:

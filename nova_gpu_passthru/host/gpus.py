@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 import contextlib
 import dataclasses
 import json
+import os
 
 from oslo_log import log as logging
 
@@ -28,6 +29,7 @@ from nova_gpu_passthru.host import hypervisor as host_hypervisor
 from nova_gpu_passthru.host import pci
 from nova_gpu_passthru.host import policy as host_policy
 from nova_gpu_passthru.host import pools as host_pools
+from nova_gpu_passthru.host import processes
 
 LOG = logging.getLogger(__name__)
 
@@ -70,13 +72,16 @@ class HostGPUs:
 
     :param sysfs: where cards are found
     :param hypervisor: where domains are read and cards detached
+    :param root: the folder that has the proc and dev of this host
     """
 
     def __init__(self, sysfs: pci.Sysfs,
-                 hypervisor: host_hypervisor.Hypervisor) -> None:
+                 hypervisor: host_hypervisor.Hypervisor,
+                 root: str | os.PathLike[str] = '/') -> None:
         self._sysfs = sysfs
         self._policy: host_policy.Policy | None = None
-        self._binder = binding.Binder(sysfs, hypervisor)
+        self._binder = binding.Binder(
+            sysfs, hypervisor, processes.Processes(sysfs, root))
         self._claims = host_claims.Claims(hypervisor)
         self._cards: tuple[host_cards.Card, ...] = ()
         self._failures: dict[pci.PCIAddress, str] = {}

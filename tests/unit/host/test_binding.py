@@ -17,6 +17,8 @@ import ddt
 from nova_gpu_passthru.host import binding
 from nova_gpu_passthru.host import cards as host_cards
 from nova_gpu_passthru.host import pci
+from nova_gpu_passthru.host import processes
+from tests import proc_tree
 from tests.unit import base
 from tests.unit import fakes
 
@@ -41,7 +43,10 @@ class TestCase(base.TestCase):
         self.host_tree = self.tree(description)
         self.sysfs = pci.Sysfs(self.host_tree.root)
         self.hypervisor = fakes.Hypervisor(self.host_tree)
-        self.binder = binding.Binder(self.sysfs, self.hypervisor, timeout)
+        self.proc = self.tree('').root
+        self.binder = binding.Binder(
+            self.sysfs, self.hypervisor,
+            processes.Processes(self.sysfs, self.proc), timeout)
 
     def detach(self) -> dict[str, str]:
         """Detaches all cards; gives the failures."""
@@ -221,3 +226,42 @@ class StuckTest(TestCase):
         stuck, = (thread for thread in threading.enumerate()
                   if thread.name == 'detach-0000:8a:00.0')
         self.assertTrue(stuck.daemon)
+
+
+class BusyTest(TestCase):
+    """A process that uses the card.
+
+    https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1119
+    """
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.host(OTHERS, timeout=SHORT)
+        self.processes = proc_tree.ProcTree(self.proc, self.host_tree)
+        self.processes.serve_nvidia('0000:8a:00.0', 0)
+        self.processes.serve_nvidia('0000:8b:00.0', 1)
+        self.processes.run(812, 'nvidia-persiste', 'nvidia0')
+        self.addCleanup(self.processes.end, 812)
+
+    def test_card_is_not_touched_and_the_process_named(self) -> None:
+        self.assertEqual(
+            {'0000:8a:00.0': 'nvidia-persiste (pid 812) uses it, and still '
+                             'does after 0 s; stop it, and the card is '
+                             'offered once it is detached'}, self.detach())
+        self.assertEqual(['0000:8b:00.0'], self.hypervisor.detached)
+
+    def test_card_is_detached_once_the_process_has_ended(self) -> None:
+        self.detach()
+        self.processes.end(812)
+        self.binder.timeout = 30
+        self.assertEqual({}, self.detach())
+        self.assertAllDetached()
+
+    def test_where_the_processes_cannot_be_seen(self) -> None:
+        self.processes.end(812)
+        self.processes.run_unseen(813)
+        let_go = self.hypervisor.blocked['0000:8a:00.0'] = threading.Event()
+        self.addCleanup(let_go.set)
+        failure = self.detach()['0000:8a:00.0']
+        self.assertIn('nvidia has not let go', failure)
+        self.assertIn(f'fuser -v {self.proc}/dev/nvidia0', failure)
