@@ -72,6 +72,19 @@ Seconds that a card may take to be detached from its host driver when
 nova-compute starts. A driver does not let go while a process uses the card. A
 card that takes longer is withheld; the others are offered.
 """),
+    cfg.BoolOpt(
+        'guest_numa_placement', default=True,
+        help="""
+Whether a guest that has a NUMA topology sees each card on the NUMA node that
+the card is on.
+
+Such a guest of machine type q35 gets a further PCI Express root bus
+(pcie-expander-bus) for each of its nodes that has cards. Guests of other
+machine types, and cards of a node that the guest is not on, are not affected.
+Switch it off for guests whose firmware or system cannot handle further root
+buses; a guest's PCI addresses change with that when it is next started by
+Nova.
+"""),
 ]
 
 SCHEDULER_OPTS = [

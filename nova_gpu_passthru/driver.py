@@ -154,7 +154,8 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
         if not cards and not for_revert:
             return xml
         try:
-            return domain.add_cards(xml, cards, for_revert)
+            return domain.add_cards(
+                xml, cards, for_revert, CONF.gpu_passthru.guest_numa_placement)
         except exceptions.UnsupportedGuest as error:
             raise exception.InstanceUnacceptable(
                 instance_id=instance.uuid, reason=str(error)) from error

@@ -16,9 +16,13 @@ QEMU gives a guest 40 address bits unless told otherwise (TCG_PHYS_ADDR_BITS
 in its target/i386/cpu.h), and OVMF an eighth of that to PCI devices
 (PlatformDynamicMmioWindow in edk2's OvmfPkg/Library/PlatformInitLib). One
 card with 128 GiB of memory fills that; the next one is not initialised.
+
+The firmware rounds up: the window of each root port begins at a multiple of
+the largest BAR below it. Seen with OVMF 2022.11: of three cards with 32 GiB
+and 32 MiB each, the third does not fit into 128 GiB.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from lxml import etree
 
@@ -46,10 +50,22 @@ def widen(root: etree._Element, cards: Iterable[host_cards.Card]) -> None:
     if cpu is None or cpu.find('maxphysaddr') is not None or (
             arch != 'x86_64'):
         return
-    needed = sum(card.memory_bytes for card in cards)
+    needed = _needed([card.memory_bytes for card in cards])
     if (needed > _DEFAULT_PCI_SPACE or
             needed + _guest_memory(root) > _DEFAULT_SPACE):
         etree.SubElement(cpu, 'maxphysaddr', mode='passthrough')
+
+
+def _needed(sizes: Sequence[int]) -> int:
+    """How much address space cards take with what lies between them.
+
+    :param sizes: what the BARs of each map, in bytes
+    """
+    # A card's largest BAR is a power of two, and more than half of it all.
+    rounded = [1 << (size - 1).bit_length() if size else 0 for size in sizes]
+    # Nothing has to begin after the last one.
+    unused = min((r - size for r, size in zip(rounded, sizes)), default=0)
+    return sum(rounded) - unused
 
 
 def _guest_memory(root: etree._Element) -> int:

@@ -24,6 +24,7 @@ from lxml import etree
 
 from nova_gpu_passthru import exceptions
 from nova_gpu_passthru.guest import address_width
+from nova_gpu_passthru.guest import numa
 from nova_gpu_passthru.guest import slots
 from nova_gpu_passthru.host import cards as host_cards
 from nova_gpu_passthru.host import pci
@@ -151,7 +152,8 @@ def _number(text: str) -> int:
 
 
 def add_cards(xml: str, cards: Sequence[host_cards.Card],
-              for_revert: Collection[pci.PCIAddress] = ()) -> str:
+              for_revert: Collection[pci.PCIAddress] = (),
+              numa_placement: bool = True) -> str:
     """Writes cards into a domain that has none of them yet.
 
     Each device of a card takes one slot of the guest, in which its functions
@@ -160,23 +162,28 @@ def add_cards(xml: str, cards: Sequence[host_cards.Card],
     :param xml: the domain's XML
     :param cards: what the guest gets, in the order that it will see
     :param for_revert: functions to keep in case a resize is reverted
+    :param numa_placement: whether cards are on the guest's NUMA node that is
+        on theirs, where the guest has one
     :returns: the domain's XML with the cards
     :raises UnsupportedGuest: if the guest is made so that it cannot have them
     """
     root = etree.fromstring(xml, etree.XMLParser(remove_blank_text=True))
     devices = root.find('devices')
     _check_iommu(devices, cards)
-    free_slots = slots.of_domain(root)
-    for card in cards:
-        for device in _devices_of(card):
-            slot = free_slots.take(devices)
-            # A guest looks for the others only where it finds function 0.
-            first = min(f.address.function for f in device)
-            for function in device:
-                number = function.address.function
-                devices.append(_hostdev(
-                    function, slot, 0 if number == first else number,
-                    multifunction=len(device) > 1 and number == first))
+    cells = numa.cells_by_host_node(root) if numa_placement else {}
+    placed = [(device, cells.get(card.numa_node))
+              for card in cards for device in _devices_of(card)]
+    free_slots = slots.of_domain(
+        root, [cell for _, cell in placed if cell is not None])
+    for device, cell in placed:
+        slot = free_slots.take(devices, cell)
+        # A guest looks for the others only where it finds function 0.
+        first = min(f.address.function for f in device)
+        for function in device:
+            number = function.address.function
+            devices.append(_hostdev(
+                function, slot, 0 if number == first else number,
+                multifunction=len(device) > 1 and number == first))
     address_width.widen(root, cards)
     _metadata(root).append(_cards_element(cards, for_revert))
     return str(etree.tostring(root, encoding='unicode', pretty_print=True))

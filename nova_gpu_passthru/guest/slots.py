@@ -15,8 +15,14 @@
 PCI Express machines (q35, virt) have one slot below each root port
 (https://libvirt.org/pci-hotplug.html, docs/pcie.txt of QEMU), so every
 device gets a port of its own. The older pc has one conventional bus.
+
+A guest's kernel learns from ACPI on which NUMA node a root bus is, and the
+bus of the machine itself is on none. A further root bus (pcie-expander-bus)
+can be told its node; libvirt has it for q35 only.
 """
 
+import collections
+from collections.abc import Collection, Iterable
 import dataclasses
 from typing import Protocol
 
@@ -34,13 +40,24 @@ class GuestSlot:
 
 
 class FreeSlots(Protocol):
-    def take(self, devices: etree._Element) -> GuestSlot | None:
+    def take(self, devices: etree._Element,
+             cell: int | None = None) -> GuestSlot | None:
         """Takes the next slot.
 
         :param devices: the domain's devices, to which what leads to the slot
             is added
+        :param cell: the guest's NUMA node that the slot should be on, None
+            for any
         :returns: the slot, None where libvirt is to choose
         """
+
+
+@dataclasses.dataclass
+class _RootBus:
+    """A root bus of one NUMA node; index is that of libvirt's controller."""
+
+    index: int
+    ports: int = 0
 
 
 class _RootPorts:
@@ -48,19 +65,67 @@ class _RootPorts:
 
     libvirt fills gaps in the indexes with ports of its own (seen with
     libvirt 9.0), so ours are the lowest free ones.
+
+    :param cells: the guest's NUMA node of each device that will be on a root
+        bus of that node
     """
 
-    def __init__(self, root: etree._Element) -> None:
+    def __init__(self, root: etree._Element,
+                 cells: Iterable[int] = ()) -> None:
         controllers = root.iterfind("devices/controller[@type='pci']")
         self._used = {int(c.get('index')) for c in controllers
                       if c.get('index') is not None}
+        self._bus_numbers = _bus_numbers(cells)
+        self._buses: dict[int, _RootBus] = {}
 
-    def take(self, devices: etree._Element) -> GuestSlot:
+    def take(self, devices: etree._Element,
+             cell: int | None = None) -> GuestSlot:
+        bus = (self._bus_of(devices, cell) if cell in self._bus_numbers
+               else None)
+        index, port = self._controller(devices, 'pcie-root-port')
+        if bus is not None:
+            # Without it, libvirt puts the port on the machine's own bus.
+            etree.SubElement(port, 'address', type='pci', domain='0x0000',
+                             bus=f'0x{bus.index:02x}',
+                             slot=f'0x{bus.ports:02x}', function='0x0')
+            bus.ports += 1
+        return GuestSlot(bus=index, slot=0)
+
+    def _bus_of(self, devices: etree._Element, cell: int) -> _RootBus:
+        """Finds the root bus of a NUMA node, and makes it for the first."""
+        if cell not in self._buses:
+            index, controller = self._controller(devices,
+                                                 'pcie-expander-bus')
+            target = etree.SubElement(controller, 'target',
+                                      busNr=str(self._bus_numbers[cell]))
+            etree.SubElement(target, 'node').text = str(cell)
+            self._buses[cell] = _RootBus(index)
+        return self._buses[cell]
+
+    def _controller(self, devices: etree._Element,
+                    model: str) -> tuple[int, etree._Element]:
         index = next(i for i in range(1, 256) if i not in self._used)
         self._used.add(index)
-        etree.SubElement(devices, 'controller', type='pci', index=str(index),
-                         model='pcie-root-port')
-        return GuestSlot(bus=index, slot=0)
+        return index, etree.SubElement(devices, 'controller', type='pci',
+                                       index=str(index), model=model)
+
+
+def _bus_numbers(cells: Iterable[int]) -> dict[int, int]:
+    """Numbers the root buses in the order of NUMA nodes, up to the last.
+
+    Each needs a number for itself and one for each port, and the machine's
+    own bus takes those below. What libvirt would choose has room for one port
+    (qemuDomainAddressFindNewBusNr() in its qemu_domain_address.c).
+
+    :param cells: the NUMA node of each port
+    """
+    numbers = {}
+    number = 256
+    for cell, ports in sorted(collections.Counter(cells).items(),
+                              reverse=True):
+        number -= 1 + ports
+        numbers[cell] = number
+    return numbers
 
 
 class _ConventionalBus:
@@ -77,7 +142,8 @@ class _ConventionalBus:
         # Slots 0 to 2 have the chipset and the display.
         self._free = [slot for slot in range(3, 32) if slot not in taken]
 
-    def take(self, devices: etree._Element) -> GuestSlot:
+    def take(self, devices: etree._Element,
+             cell: int | None = None) -> GuestSlot:
         if not self._free:
             raise exceptions.UnsupportedGuest(
                 'The PCI bus of the guest has no slot left for its GPUs; use '
@@ -88,20 +154,24 @@ class _ConventionalBus:
 class _LibvirtChooses:
     """For machines whose topology is not known here, such as pseries."""
 
-    def take(self, devices: etree._Element) -> None:
+    def take(self, devices: etree._Element, cell: int | None = None) -> None:
         return None
 
 
-def of_domain(root: etree._Element) -> FreeSlots:
+def of_domain(root: etree._Element,
+              cells: Collection[int] = ()) -> FreeSlots:
     """Finds the free slots of a domain by its machine type.
 
     :param root: the domain; a machine type that is not given is libvirt's
         default for the architecture
+    :param cells: the guest's NUMA node of each slot that will be taken on one
     """
     os_type = root.find('os/type')
     machine = os_type.get('machine', '') if os_type is not None else ''
     arch = os_type.get('arch', 'x86_64') if os_type is not None else 'x86_64'
-    if 'q35' in machine or machine.startswith('virt') or (
+    if 'q35' in machine:
+        return _RootPorts(root, cells)
+    if machine.startswith('virt') or (
             not machine and arch in ('aarch64', 'riscv64')):
         return _RootPorts(root)
     if arch in ('i686', 'x86_64') and (

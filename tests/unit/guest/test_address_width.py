@@ -48,7 +48,7 @@ class WidenTest(base.TestCase):
     @ddt.unpack
     @ddt.data((16, 1, None), (64, 1, None), (128, 1, 'passthrough'),
               (64, 2, 'passthrough'), (256, 8, 'passthrough'),
-              (32, 3, None), (32, 4, 'passthrough'))
+              (32, 2, None), (32, 3, 'passthrough'), (16, 4, None))
     def test_guest_with_large_cards_gets_the_hosts_width(
             self, gib: int, count: int, mode: str | None) -> None:
         self.assertEqual(mode, self.mode(gib, count))
