@@ -85,6 +85,16 @@ Switch it off for guests whose firmware or system cannot handle further root
 buses; a guest's PCI addresses change with that when it is next started by
 Nova.
 """),
+    cfg.StrOpt(
+        'metrics_file', default='$state_path/nova-gpu-passthru.prom',
+        help="""
+The file into which nova-compute writes its metrics for Prometheus, with each
+periodic update of its resources: how long claims and detaching took, how many
+failed, and which cards it withholds.
+
+``nova-gpu-passthru exporter`` serves them beside what it sees of the host by
+itself. On hosts without GPUs nothing is written. Leave it empty to have none.
+"""),
 ]
 
 SCHEDULER_OPTS = [

@@ -35,11 +35,13 @@ from nova_gpu_passthru import exceptions
 from nova_gpu_passthru.guest import domain
 from nova_gpu_passthru.host import cards as host_cards
 from nova_gpu_passthru.host import gpus
+from nova_gpu_passthru.host import metrics
 from nova_gpu_passthru.host import pci
 from nova_gpu_passthru import nova_host
 from nova_gpu_passthru import placement
 from nova_gpu_passthru import releases
 from nova_gpu_passthru import suspension
+from nova_gpu_passthru import telemetry
 
 CONF = nova_conf.CONF
 LOG = logging.getLogger(__name__)
@@ -104,8 +106,11 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
             # An object under a key of our own: ComputeCapabilitiesFilter
             # would compare a key named free_gpus with the flavor's value as
             # text, and refuse this host.
+            usage = self._gpus.usage()
             data['stats'] = {**data.get('stats', {}),
-                             'gpu_passthru': self._gpus.usage().to_json()}
+                             'gpu_passthru': usage.to_json()}
+            metrics.report(self._gpus.cards, usage.pools)
+            telemetry.write(CONF.gpu_passthru.metrics_file)
         return data
 
     @nova_host.hook

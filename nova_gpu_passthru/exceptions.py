@@ -49,6 +49,10 @@ class NotEnoughGPUs(GPUPassthruError):
     """This host cannot give an instance the cards that it asks for."""
 
 
+class CannotListen(GPUPassthruError):
+    """The exporter's address or port cannot be had."""
+
+
 class UnsupportedGuest(GPUPassthruError):
     """A guest is described so that it cannot have its cards."""
 

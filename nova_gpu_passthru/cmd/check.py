@@ -14,14 +14,13 @@
 
 import argparse
 from collections.abc import Iterator
-import dataclasses
 
 from cliff import lister
 import libvirt
 
 from nova_gpu_passthru.cmd import findings
+from nova_gpu_passthru.cmd import host_view
 from nova_gpu_passthru.cmd import libvirt_host
-from nova_gpu_passthru import conf
 from nova_gpu_passthru import exceptions
 from nova_gpu_passthru.host import cards as host_cards
 from nova_gpu_passthru.host import pci
@@ -53,15 +52,9 @@ class Check(lister.Lister):
         yield from findings.of_configuration(config)
         yield from findings.of_kernel(sysfs)
         try:
-            policy = conf.read_policy(config)
+            policy = host_view.read_policy(config)
         except exceptions.InvalidDeviceEntry:
             return  # of_configuration() has told
-        if config.pci.device_spec:
-            # Only here, for it imports Nova, which takes a while.
-            from nova_gpu_passthru import nova_host
-            policy = dataclasses.replace(
-                policy,
-                nova_gives=nova_host.given_by_nova(config.pci.device_spec))
         cards = host_cards.find(sysfs, policy)
         yield from findings.of_device_spec(cards, policy)
         yield from findings.of_cards(cards)

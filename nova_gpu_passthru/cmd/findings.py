@@ -97,9 +97,7 @@ def of_cards(cards: Sequence[host_cards.Card]) -> Iterator[Finding]:
     :param cards: all candidates of the host
     """
     for card in cards:
-        wanted = not (card.by_choice or card.host_display or
-                      card.main.physfn is not None)
-        if wanted and not card.offered:
+        if not (card.offered or card.stays_with_host):
             what, _, cure = card.reason.partition('; ')
             yield Finding(f'GPU {card.address}', what, cure or
                           'none is known: name it in [gpu_passthru] exclude')

@@ -13,18 +13,24 @@
 """What the commands look at: the cards of a host and who holds them."""
 
 import argparse
+from collections.abc import Callable, Iterable
 import dataclasses
 import pathlib
 
 from cliff import app as cliff_app
 import libvirt
+from lxml import etree
+from oslo_config import cfg
 
 from nova_gpu_passthru.cmd import libvirt_host
 from nova_gpu_passthru import conf
 from nova_gpu_passthru import exceptions
+from nova_gpu_passthru.guest import domain
 from nova_gpu_passthru.host import cards as host_cards
 from nova_gpu_passthru.host import pci
 from nova_gpu_passthru.host import policy as host_policy
+
+ReadDomains = Callable[[], Iterable[domain.DomainDevices]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,11 +40,13 @@ class HostView:
     :ivar functions: all PCI functions of the host
     :ivar cards: all candidates with their verdicts
     :ivar holders: the uuid of the domain that has a function
+    :ivar libvirt_error: why it is not known who holds what; empty if it is
     """
 
     functions: dict[pci.PCIAddress, pci.PCIFunction]
     cards: tuple[host_cards.Card, ...]
     holders: dict[pci.PCIAddress, str]
+    libvirt_error: str = ''
 
     def holder(self, card: host_cards.Card) -> str | None:
         """The uuid of the domain that has a card."""
@@ -54,8 +62,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
              'and no configuration is read unless it is given')
 
 
-def look(app: cliff_app.App, sysfs: pathlib.Path | None) -> HostView:
-    """Looks at a host.
+@dataclasses.dataclass(frozen=True)
+class Host:
+    """Where a host is read.
+
+    :ivar sysfs: its PCI functions
+    :ivar policy: what its operator wants
+    :ivar read_domains: gives what each domain holds, and raises
+        libvirt.libvirtError where libvirt does not tell
+    """
+
+    sysfs: pci.Sysfs
+    policy: host_policy.Policy
+    read_domains: ReadDomains
+
+    def look(self) -> HostView:
+        """Looks at the host as it is now."""
+        holders: dict[pci.PCIAddress, str] = {}
+        libvirt_error = ''
+        try:
+            holders = {address: devices.uuid
+                       for devices in self.read_domains()
+                       for address in devices.held}
+        except (libvirt.libvirtError, etree.XMLSyntaxError) as error:
+            libvirt_error = str(error)
+        return HostView(self.sysfs.functions(),
+                        host_cards.find(self.sysfs, self.policy), holders,
+                        libvirt_error)
+
+
+def host_of(app: cliff_app.App, sysfs: pathlib.Path | None) -> Host:
+    """Says where to read the host that the arguments name.
 
     :param app: the command, whose options name the configuration
     :param sysfs: a folder in place of /sys, None for this host
@@ -65,21 +102,41 @@ def look(app: cliff_app.App, sysfs: pathlib.Path | None) -> HostView:
     if sysfs is not None and not (sysfs / 'bus' / 'pci').is_dir():
         raise exceptions.Unreadable(
             f'{sysfs} is not a sysfs: it has no folder bus/pci')
-    policy = host_policy.Policy()
-    holders: dict[pci.PCIAddress, str] = {}
-    if sysfs is None or app.options.config_file:
-        config = app.read_config()
-        policy = conf.read_policy(config)
-        if sysfs is None:
-            try:
-                holders = {address: devices.uuid for devices in
-                           libvirt_host.read_domains(config)
-                           for address in devices.addresses}
-            except libvirt.libvirtError as error:
-                app.stderr.write(f'libvirt cannot be asked which guests hold '
-                                 f'the cards: {error}\n')
     reader = pci.Sysfs(sysfs or '/sys')
-    cards = host_cards.find(reader, policy)
-    if not cards:
+    if sysfs is not None and not app.options.config_file:
+        return Host(reader, host_policy.Policy(), lambda: ())
+    config = app.read_config()
+    return Host(
+        reader, read_policy(config),
+        (lambda: libvirt_host.read_domains(config)) if sysfs is None else
+        (lambda: ()))
+
+
+def read_policy(config: cfg.ConfigOpts) -> host_policy.Policy:
+    """Reads the options that decide about cards, Nova's own among them.
+
+    :raises InvalidDeviceEntry: if an entry of include or exclude makes no
+        sense
+    """
+    policy = conf.read_policy(config)
+    if not config.pci.device_spec:
+        return policy
+    # Only here, for it imports Nova, which takes a while.
+    from nova_gpu_passthru import nova_host
+    return dataclasses.replace(
+        policy, nova_gives=nova_host.given_by_nova(config.pci.device_spec))
+
+
+def look(app: cliff_app.App, sysfs: pathlib.Path | None) -> HostView:
+    """Looks at the host that the arguments name, and says what is amiss.
+
+    :raises Unreadable: if the folder is no sysfs
+    :raises InvalidDeviceEntry: if an option makes no sense
+    """
+    view = host_of(app, sysfs).look()
+    if view.libvirt_error:
+        app.stderr.write(f'libvirt cannot be asked which guests hold the '
+                         f'cards: {view.libvirt_error}\n')
+    if not view.cards:
         app.stderr.write('This host has no display and no accelerator.\n')
-    return HostView(reader.functions(), cards, holders)
+    return view

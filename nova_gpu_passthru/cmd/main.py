@@ -15,6 +15,8 @@
 import argparse
 from collections.abc import Sequence
 import importlib.metadata
+import importlib.util
+import pathlib
 import sys
 
 from cliff import app
@@ -59,6 +61,8 @@ class Command(app.App):
         config = cfg.ConfigOpts()
         # These are Nova's own.
         config.register_opt(cfg.StrOpt('compute_driver'))
+        config.register_opt(cfg.StrOpt('pybasedir', default=_nova_folder()))
+        config.register_opt(cfg.StrOpt('state_path', default='$pybasedir'))
         config.register_opt(cfg.StrOpt('connection_uri'), group='libvirt')
         config.register_opt(cfg.MultiStrOpt('device_spec', default=[]),
                             group='pci')
@@ -66,6 +70,14 @@ class Command(app.App):
         config([], project='nova', default_config_files=files,
                default_config_dirs=[])
         return config
+
+
+def _nova_folder() -> str:
+    """Where Nova is installed (nova.conf.paths), which is not imported."""
+    spec = importlib.util.find_spec('nova')
+    if spec is None or spec.origin is None:
+        return '/var/lib/nova'
+    return str(pathlib.Path(spec.origin).parents[1])
 
 
 def main(argv: Sequence[str] | None = None) -> int:

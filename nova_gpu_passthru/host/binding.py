@@ -31,6 +31,7 @@ from nova_gpu_passthru.host import cards as host_cards
 from nova_gpu_passthru.host import hypervisor as host_hypervisor
 from nova_gpu_passthru.host import pci
 from nova_gpu_passthru.host import processes as host_processes
+from nova_gpu_passthru import telemetry
 
 LOG = logging.getLogger(__name__)
 
@@ -113,6 +114,7 @@ class Binder:
                     self.timeout)
                 waiting = [a for a in waiting if not a.done]
         for attempt in waiting:
+            telemetry.failed('detach', 'timeout')
             attempt.failure = attempt.lateness(self.timeout)
         return {attempt.card.address: attempt.failure
                 for attempt in attempts if attempt.failure}
@@ -132,7 +134,7 @@ class Binder:
         failure = ''
         try:
             self._wait_until_unused(attempt)
-            with contextlib.ExitStack() as undo:
+            with telemetry.timed('detach'), contextlib.ExitStack() as undo:
                 for function in card.functions:
                     if not function.on_stub:
                         self._detach_function(function, undo)

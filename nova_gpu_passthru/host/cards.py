@@ -89,6 +89,16 @@ class Card:
         return all(f.on_stub for f in self.functions)
 
     @property
+    def stays_with_host(self) -> bool:
+        """Whether it is withheld without anything being wrong.
+
+        The operator excludes it, it is a display of the machine's own, or a
+        virtual function.
+        """
+        return bool(self.reason) and (self.by_choice or self.host_display or
+                                      self.main.physfn is not None)
+
+    @property
     def ready(self) -> bool:
         """Whether a guest can be given the card as it is now."""
         return self.offered and self.on_stub

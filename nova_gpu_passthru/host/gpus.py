@@ -30,6 +30,7 @@ from nova_gpu_passthru.host import pci
 from nova_gpu_passthru.host import policy as host_policy
 from nova_gpu_passthru.host import pools as host_pools
 from nova_gpu_passthru.host import processes
+from nova_gpu_passthru import telemetry
 
 LOG = logging.getLogger(__name__)
 
@@ -143,6 +144,11 @@ class HostGPUs:
         if request is None:
             self._claims.give_up(uuid)
             return ()
+        with telemetry.timed('claim'):
+            return self._claim(uuid, request)
+
+    def _claim(self, uuid: str, request: flavor.GPURequest
+               ) -> tuple[host_cards.Card, ...]:
         sockets = (self._sysfs.sockets() if request.affinity.nodes else {})
         while True:
             picked = self._claims.claim(uuid, request, self._cards, sockets)

@@ -86,6 +86,10 @@ class GPUTestCase(base.ServersTestBase):
         conf.register_opts(driver.CONF)
         self.useFixture(nova_fixtures.HostNameWeigherFixture())
         super().setUp()
+        self.metrics_file = pathlib.Path(
+            self.useFixture(fixtures.TempDir()).path, 'nova.prom')
+        self.flags(metrics_file=str(self.metrics_file),
+                   group='gpu_passthru')
         # As LibvirtFixture does to Nova's modules.
         for name, module in list(sys.modules.items()):
             if name.startswith('nova_gpu_passthru.') and hasattr(

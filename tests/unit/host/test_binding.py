@@ -17,10 +17,15 @@ import ddt
 from nova_gpu_passthru.host import binding
 from nova_gpu_passthru.host import cards as host_cards
 from nova_gpu_passthru.host import pci
+<<<<<<< HEAD
 from nova_gpu_passthru.host import processes
 from tests import proc_tree
+=======
+from nova_gpu_passthru import telemetry
+>>>>>>> 1805ccb (Export metrics to Prometheus)
 from tests.unit import base
 from tests.unit import fakes
+from tests.unit import metrics
 
 TURING = """
 0000:86:00.0 030000 10de:1e30 driver=nvidia group=6
@@ -36,6 +41,12 @@ OTHERS = """
 """
 # Seconds: long enough for a file to be written, short enough to wait for.
 SHORT = 0.3
+
+
+def counted(reason: str) -> float:
+    """How often detaching failed for a reason."""
+    return metrics.scrape(telemetry.REGISTRY).get(metrics.key(
+        'action_failures_total', action='detach', reason=reason), 0)
 
 
 class TestCase(base.TestCase):
@@ -168,6 +179,13 @@ class FailureTest(TestCase):
         self.assertIn('the connection is closed', failures['0000:8a:00.0'])
         self.assertIn('RuntimeError', self.log.output)
 
+    def test_failure_is_counted(self) -> None:
+        self.host(TURING)
+        self.hypervisor.refused.add('0000:86:00.2')
+        before = counted('DetachFailed')
+        self.detach()
+        self.assertEqual(before + 1, counted('DetachFailed'))
+
     def test_failed_card_can_be_tried_again(self) -> None:
         self.host(TURING)
         self.hypervisor.refused.add('0000:86:00.2')
@@ -208,6 +226,11 @@ class StuckTest(TestCase):
         for words in ('nvidia', 'has not let go', 'nvidia-persistenced',
                       'stop it'):
             self.assertIn(words, failure)
+
+    def test_it_is_counted(self) -> None:
+        before = counted('timeout')
+        self.detach()
+        self.assertEqual(before + 1, counted('timeout'))
 
     def test_there_is_one_attempt_at_a_time(self) -> None:
         self.detach()
