@@ -19,6 +19,7 @@ import platform
 from typing import NamedTuple
 
 from oslo_config import cfg
+from oslo_upgradecheck import upgradecheck
 
 from nova_gpu_passthru import conf
 from nova_gpu_passthru import exceptions
@@ -31,12 +32,26 @@ from nova_gpu_passthru import releases
 DRIVER = 'nova_gpu_passthru.driver.GPUPassthruDriver'
 
 
+WARNING = upgradecheck.Code.WARNING
+FAILURE = upgradecheck.Code.FAILURE
+
+COLUMNS = ('result', 'subject', 'problem', 'cure')
+
+
 class Finding(NamedTuple):
-    """A problem and what to do about it."""
+    """A problem and what to do about it.
+
+    :ivar code: WARNING where the rest works all the same
+    """
 
     subject: str
     problem: str
     cure: str
+    code: upgradecheck.Code = FAILURE
+
+    def row(self) -> tuple[str, ...]:
+        """What is shown, in the order of COLUMNS."""
+        return (self.code.name.lower(), self.subject, self.problem, self.cure)
 
 
 def of_nova() -> Iterator[Finding]:
@@ -100,7 +115,8 @@ def of_cards(cards: Sequence[host_cards.Card]) -> Iterator[Finding]:
         if not (card.offered or card.stays_with_host):
             what, _, cure = card.reason.partition('; ')
             yield Finding(f'GPU {card.address}', what, cure or
-                          'none is known: name it in [gpu_passthru] exclude')
+                          'none is known: name it in [gpu_passthru] exclude',
+                          WARNING)
     if not any(card.offered for card in cards):
         yield Finding('GPUs', f'none of {len(cards)} displays and '
                               f'accelerators is offered to guests',
@@ -117,7 +133,7 @@ def of_device_spec(cards: Sequence[host_cards.Card],
     for card in cards:
         if any(policy.nova_gives(f) for f in card.functions):
             what, _, cure = card.reason.partition('; ')
-            yield Finding(f'GPU {card.address}', what, cure)
+            yield Finding(f'GPU {card.address}', what, cure, WARNING)
 
 
 def of_domains(domains: Iterable[domain.DomainDevices],
@@ -133,14 +149,15 @@ def of_domains(domains: Iterable[domain.DomainDevices],
         names = ' and '.join(sorted(d.name for d in holders))
         if len(holders) > 1:
             yield Finding(f'GPU {card.address}', f'domains {names} name it',
-                          'remove it from all but one: only one can run')
+                          'remove it from all but one: only one can run',
+                          WARNING)
         elif holders and not card.addresses <= holders[0].addresses:
             missing = sorted(card.addresses - holders[0].addresses)
             yield Finding(
                 f'GPU {card.address}',
                 f'domain {names} has it without '
                 f'{", ".join(str(address) for address in missing)}',
-                'give that domain the whole card or nothing of it')
+                'give that domain the whole card or nothing of it', WARNING)
 
 
 def _text(path: pathlib.Path) -> str:

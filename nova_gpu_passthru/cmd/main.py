@@ -46,18 +46,25 @@ class Command(app.App):
             description, version, argparse_kwargs)
         parser.add_argument(
             '--config-file', action='append', metavar='FILE',
-            help="nova-compute's configuration, by default nova.conf and "
-                 "nova-compute.conf in /etc/nova; may be given several times")
+            help="the service's configuration, by default what nova-compute "
+                 "(check --scheduler: nova-scheduler) finds in /etc/nova; may "
+                 "be given several times")
         return parser
 
-    def read_config(self) -> cfg.ConfigOpts:
-        """Reads the configuration that nova-compute would have."""
-        files = self.options.config_file
-        if files is None:
-            # As nova-compute does, and some distributions add the second.
-            files = [*cfg.find_config_files('nova', 'nova-compute'),
-                     *cfg.find_config_files('nova', 'nova-compute',
-                                            extension='/nova-compute.conf')]
+    def config_files(self, program: str) -> list[str]:
+        """Names the configuration files of one of Nova's programs."""
+        if self.options.config_file is not None:
+            return list(self.options.config_file)
+        # As the program does, and some distributions add the second.
+        return [*cfg.find_config_files('nova', program),
+                *cfg.find_config_files('nova', program,
+                                       extension=f'/{program}.conf')]
+
+    def read_config(self, program: str = 'nova-compute') -> cfg.ConfigOpts:
+        """Reads the configuration that one of Nova's programs would have."""
+        folders = []
+        if self.options.config_file is None:
+            folders = cfg.find_config_dirs('nova', program)
         config = cfg.ConfigOpts()
         # These are Nova's own.
         config.register_opt(cfg.StrOpt('compute_driver'))
@@ -67,8 +74,9 @@ class Command(app.App):
         config.register_opt(cfg.MultiStrOpt('device_spec', default=[]),
                             group='pci')
         conf.register_opts(config)
-        config([], project='nova', default_config_files=files,
-               default_config_dirs=[])
+        config([], project='nova',
+               default_config_files=self.config_files(program),
+               default_config_dirs=folders)
         return config
 
 

@@ -42,6 +42,10 @@ class MainTest(base.TestCase):
                 ('nova-compute.conf', 'exclude = 0000:65:00.0')):
             (folder / 'nova').mkdir(exist_ok=True)
             (folder / 'nova' / name).write_text(f'[gpu_passthru]\n{lines}\n')
+        more = folder / 'nova' / 'nova.conf.d'
+        more.mkdir()
+        (more / '1.conf').write_text(
+            '[gpu_passthru]\ninclude = 0000:00:02.0\n')
         # In the places where oslo.config looks for a project's files.
         self.useFixture(fixtures.MonkeyPatch(
             'oslo_config.cfg._get_config_dirs',
@@ -52,3 +56,5 @@ class MainTest(base.TestCase):
         self.assertEqual(['0000:65:00.0'],
                          [str(a) for a in policy.exclude.addresses])
         self.assertEqual('offer', policy.boot_vga.value)
+        self.assertEqual(['0000:00:02.0'],
+                         [str(a) for a in policy.include.addresses])
