@@ -17,12 +17,9 @@ import ddt
 from nova_gpu_passthru.host import binding
 from nova_gpu_passthru.host import cards as host_cards
 from nova_gpu_passthru.host import pci
-<<<<<<< HEAD
 from nova_gpu_passthru.host import processes
-from tests import proc_tree
-=======
 from nova_gpu_passthru import telemetry
->>>>>>> 1805ccb (Export metrics to Prometheus)
+from tests import proc_tree
 from tests.unit import base
 from tests.unit import fakes
 from tests.unit import metrics
