@@ -33,13 +33,17 @@ OUTSIDE = '10.0.2.2'
 
 _BOOT_LIMIT = 400
 
+# All of the memory lies below 4 GiB, as q35 has it up to 2816 MiB: QEMU 7.2
+# before 7.2.10 cuts the physical addresses of a guest's guest to 32 bits
+# (QEMU's commit b1661801c184). A socket per NUMA node, or the kernel warns of
+# a cache that two nodes share.
 # "max" emulates AMD's SVM, so that the guests' KVM works in there. QEMU is
 # given no KVM of its own even where there is one: the same run everywhere.
 _MACHINE = """
 -name gpu-host -machine q35 -accel tcg,thread=multi,tb-size=512 -cpu max
--smp 2 -m 4096
--object memory-backend-ram,id=memory0,size=2G
--object memory-backend-ram,id=memory1,size=2G
+-smp 2,sockets=2 -m 2800
+-object memory-backend-ram,id=memory0,size=1400M
+-object memory-backend-ram,id=memory1,size=1400M
 -numa node,nodeid=0,memdev=memory0,cpus=0
 -numa node,nodeid=1,memdev=memory1,cpus=1
 -nodefaults -display none -vga none -no-reboot
@@ -59,7 +63,8 @@ addr=0x4,romfile=
 # With a framebuffer console on it, the driver radeon divides by zero on
 # QEMU's card. amdgpu takes 4 s to find that no card is for it. On a busy
 # machine the kernel's check of its timer fails, which is a panic.
-_KERNEL = ('console=ttyS0 quiet panic=-1 no_timer_check intel_iommu=on '
+# Warnings are shown: they may tell what led to a panic.
+_KERNEL = ('console=ttyS0 loglevel=5 panic=-1 no_timer_check intel_iommu=on '
            'drm_kms_helper.fbdev_emulation=0 modprobe.blacklist=amdgpu')
 
 
