@@ -114,7 +114,7 @@ def _second_stage(arguments: argparse.Namespace) -> int:
     steps.say(f'{time.time() - float(start):.0f} s in all')
     if failed:
         steps.say(f'Logs: {logs}')
-    processes.end_all()
+    processes.stop_all()
     steps.say(f'{passed} passed, {failed} failed')
     return 1 if failed else 0
 

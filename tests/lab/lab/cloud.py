@@ -133,15 +133,21 @@ class Cloud:
 
         def check() -> bool:
             try:
-                status = compute.get_server(server).status
+                shown = compute.get_server(server)
             except exceptions.NotFoundException:
                 return True
-            if status == 'ERROR':
+            # It may have had that status before.
+            if shown.status == 'ERROR' and shown.task_state is None:
                 raise steps.LabError(f'Deleting {server} ended with ERROR')
             return False
 
         steps.wait_for(check, f'Server {server} is still there',
                        _DELETE_LIMIT, interval=0.3)
+
+    def delete_all_servers(self) -> None:
+        """Delete what tests that were cut short have left."""
+        for server in list(self.connection.compute.servers(details=False)):
+            self.delete_server(server.id)
 
     def wait_host(self) -> None:
         """Wait until the scheduler may use nova-compute."""

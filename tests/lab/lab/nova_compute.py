@@ -16,6 +16,7 @@ from collections.abc import Iterator
 import contextlib
 import pathlib
 import re
+import uuid
 
 from lab import configuration
 from lab import paths
@@ -38,6 +39,8 @@ class NovaCompute:
         self._output = logs / 'nova-compute.output.log'
         self.log = logs / 'nova-compute.log'
         configuration.write_compute(self._etc, logs)
+        # With this, a host that begins with a new disk is no other to Nova.
+        (self._etc / 'compute_id').write_text(f'{uuid.uuid4()}\n')
 
     def start(self) -> None:
         """Start it and wait until it has reported its resources."""

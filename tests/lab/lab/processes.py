@@ -45,6 +45,11 @@ def stop_all() -> None:
     end_all()
 
 
+def is_stopping() -> bool:
+    """Whether stop_all was called: what ends now does so because of it."""
+    return _stopping
+
+
 def _check_not_stopping() -> None:
     if _stopping:
         raise steps.LabError('The lab is being stopped')
@@ -106,16 +111,22 @@ class Service:
                 f'{self.name} ended with status {status}\n'
                 f'{steps.tail(self.log)}')
 
+    def has_ended(self, limit: float | None = 0) -> bool:
+        """Whether it has ended, or does so within limit seconds."""
+        try:
+            self._process.wait(limit)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
     def stop(self, limit: float = 60) -> None:
         """Ask it to end, and wait until it has."""
         self._process.terminate()
         self.wait(limit)
 
-    def wait(self, limit: float) -> None:
+    def wait(self, limit: float | None = None) -> None:
         """Wait until it has ended by itself."""
-        try:
-            self._process.wait(limit)
-        except subprocess.TimeoutExpired:
+        if not self.has_ended(limit):
             raise steps.LabError(
                 f'{self.name} did not end within {limit:.0f} s\n'
                 f'{steps.tail(self.log)}')

@@ -10,9 +10,17 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
-"""Runs the tests of e2e against one session of the lab."""
+"""Runs the tests of e2e against one session of the lab.
 
+A test during which the virtual host ends by itself has failed, and the next
+one gets a new virtual host. Only if the host's kernel has panicked in its KVM,
+where nothing but the emulation below it can be the cause, does the test get
+one more run.
+"""
+
+from collections.abc import Iterator
 import pathlib
+import sys
 import time
 import traceback
 import typing
@@ -21,6 +29,7 @@ import unittest
 from lab import paths
 from lab import session
 from lab import steps
+from lab import virtual_host
 
 from e2e import base
 
@@ -28,8 +37,9 @@ from e2e import base
 class _Result(unittest.TestResult):
     """Prints a line when a test begins and one when it ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: virtual_host.VirtualHost) -> None:
         super().__init__()
+        self._host = host
         self.passed = 0
         # A test may fail and its clean-up as well.
         self._failed: set[str] = set()
@@ -45,13 +55,26 @@ class _Result(unittest.TestResult):
         steps.say(test.id().removeprefix('e2e.'))
 
     def addSuccess(self, test: unittest.TestCase) -> None:
+        try:
+            self._host.check_alive()
+        except virtual_host.HostEnded:
+            self.addError(test, sys.exc_info())
+            return
         self.passed += 1
         self._end('passed')
 
     def addError(self, test: unittest.TestCase, err: typing.Any) -> None:
         self._failed.add(test.id())
-        steps.say(''.join(traceback.format_exception(*err)))
+        if issubclass(err[0], virtual_host.HostEnded):
+            # Each clean-up of the test says the same.
+            steps.say(f'  {err[1]}')
+        else:
+            steps.say(''.join(traceback.format_exception(*err)))
         self._end('FAILED')
+
+    def forget(self, test: unittest.TestCase) -> None:
+        """Let a test that failed be run again."""
+        self._failed.discard(test.id())
 
     def addFailure(self, test: unittest.TestCase, err: typing.Any) -> None:
         self.addError(test, err)
@@ -77,19 +100,62 @@ def run(logs: pathlib.Path, patterns: list[str] | None,
     """Bring up the lab, run the tests; return how many passed and failed."""
     suite = _tests(patterns)
     lab = session.Session(logs)
-    result = _Result()
     try:
         lab.start()
     except Exception as error:
-        steps.say(str(error) if isinstance(error, steps.LabError)
-                  else traceback.format_exc())
+        _say_error(error)
         steps.say('The lab did not start: no test could run.')
         return 0, suite.countTestCases()
     base.LabTestCase.lab = lab
-    suite.run(result)
+    result = _Result(lab.host)
+    not_run = _run_all(suite, lab, result)
     if keep:
         _wait(logs)
-    return result.passed, result.failed
+    return result.passed, result.failed + not_run
+
+
+def _say_error(error: Exception) -> None:
+    steps.say(str(error) if isinstance(error, steps.LabError)
+              else ''.join(traceback.format_exception(error)))
+
+
+def _each(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
+    for test in suite:
+        if isinstance(test, unittest.TestSuite):
+            yield from _each(test)
+        else:
+            yield test
+
+
+def _run_all(suite: unittest.TestSuite, lab: session.Session,
+             result: _Result) -> int:
+    """Run the tests; return how many could not be run."""
+    waiting = list(_each(suite))
+    faults = []
+    while waiting:
+        test = waiting.pop(0)
+        test.run(result)
+        if not lab.host.has_ended():
+            continue
+        if lab.host.has_panicked_in_kvm() and test.id() not in faults:
+            steps.say(f'EMULATOR FAULT, not a failure: the kernel of the '
+                      f'virtual host has panicked in KVM, in the middle of '
+                      f'{test.id()}, which is run once more.')
+            faults.append(test.id())
+            result.forget(test)
+            waiting.insert(0, test)
+        if not waiting:
+            break
+        try:
+            lab.recover()
+        except Exception as error:
+            _say_error(error)
+            steps.say(f'There is no new virtual host: {len(waiting)} tests '
+                      'could not be run.')
+            break
+    for name in faults:
+        steps.say(f'Run again after an emulator fault: {name}')
+    return len(waiting)
 
 
 def _wait(logs: pathlib.Path) -> None:

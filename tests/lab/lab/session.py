@@ -52,6 +52,7 @@ class Session:
         self.host = virtual_host.VirtualHost(
             image, python_packages.disk(self.logs / 'venv-disk.log'),
             self.logs)
+        steps.watch(self.host.check_alive)
         self.plane = control_plane.ControlPlane(self.logs)
         self.plane.check_ports()
         # It boots while the services outside start.
@@ -72,6 +73,22 @@ class Session:
         with steps.step('Add the virtual host to the cell'):
             self.plane.nova_manage('cell_v2', 'discover_hosts')
             self.cloud.wait_host()
+
+    def recover(self) -> None:
+        """Begin with a new virtual host after one that ended by itself.
+
+        It is the same host to Nova, which has meanwhile lost all guests.
+        """
+        with steps.step('Boot a new virtual host'):
+            self.host.renew_disk()
+            self.host.power_on()
+            self.host.wait_ready()
+        self.cloud.forget_gpu_stats()
+        with steps.step('Start nova-compute in it'):
+            self.compute.start()
+            self.cloud.wait_host()
+        with steps.step('Delete the servers that are left'):
+            self.cloud.delete_all_servers()
 
     def functions(self) -> list[pci.Function]:
         """The virtual host's PCI functions as its kernel sees them now."""

@@ -24,6 +24,7 @@ T = typing.TypeVar('T')
 _WIDTH = 66
 _TAIL_LINES = 25
 _line_open = False
+_watches: list[Callable[[], None]] = []
 
 
 class LabError(Exception):
@@ -70,14 +71,22 @@ def tail(log: pathlib.Path, lines: int = _TAIL_LINES) -> str:
     return '\n'.join([f'--- end of {log}', *text.splitlines()[-lines:]])
 
 
+def watch(check: Callable[[], None]) -> None:
+    """Have wait_for call this as well; it raises where waiting is in vain."""
+    _watches.append(check)
+
+
 def wait_for(check: Callable[[], T], what: str, limit: float,
              log: pathlib.Path | None = None, interval: float = 0.2) -> T:
     """Call check until it returns something true; return that.
 
-    :raises LabError: when the limit, in seconds, has passed.
+    :raises LabError: when the limit, in seconds, has passed, or what a watch
+        raises.
     """
     deadline = time.monotonic() + limit
     while True:
+        for watched in _watches:
+            watched()
         result = check()
         if result:
             return result

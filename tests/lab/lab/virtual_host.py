@@ -12,12 +12,15 @@
 
 """The virtual GPU host: a QEMU machine with an IOMMU and no hardware."""
 
+from collections.abc import Callable
 import pathlib
 import subprocess
 import sys
+import threading
 import typing
 
 from lab import initramfs
+from lab import panic
 from lab import paths
 from lab import processes
 from lab import qmp
@@ -32,6 +35,11 @@ OUTSIDE = '10.0.2.2'
 """Where the virtual host sees this machine's loopback interface."""
 
 _BOOT_LIMIT = 400
+
+# From the kernel's last word to the end of QEMU's process.
+_END_LIMIT = 10
+
+T = typing.TypeVar('T')
 
 # All of the memory lies below 4 GiB, as q35 has it up to 2816 MiB: QEMU 7.2
 # before 7.2.10 cuts the physical addresses of a guest's guest to 32 bits
@@ -68,6 +76,10 @@ _KERNEL = ('console=ttyS0 loglevel=5 panic=-1 no_timer_check intel_iommu=on '
            'drm_kms_helper.fbdev_emulation=0 modprobe.blacklist=amdgpu')
 
 
+class HostEnded(steps.LabError):
+    """The virtual host has ended, and nobody had asked it to."""
+
+
 class VirtualHost:
     """One virtual host: its disk outlives its power cycles."""
 
@@ -83,14 +95,49 @@ class VirtualHost:
         self._agent = qmp.Agent(self._folder / 'agent')
         self._process: processes.Service
         self._disk = self._folder / 'disk.qcow2'
+        self._is_on = False
+        self.renew_disk()
+
+    def renew_disk(self) -> None:
+        """Begin with the disk of the image again, while it is off."""
         subprocess.run(
             ['qemu-img', 'create', '-q', '-f', 'qcow2', '-F', 'raw', '-b',
-             image / 'disk.raw', self._disk], check=True)
+             self._image / 'disk.raw', self._disk], check=True)
 
     def power_on(self) -> None:
         """Start to boot; wait_ready waits for the end of that."""
+        self._booted_at = (self._console.stat().st_size
+                           if self._console.exists() else 0)
         self._process = processes.Service(
             'The virtual host', self._command(), self._logs / 'host-qemu.log')
+        self._is_on = True
+        threading.Thread(target=self._tell_of_end, args=(self._process,),
+                         daemon=True).start()
+
+    def _tell_of_end(self, process: processes.Service) -> None:
+        # At once, whatever the test waits for meanwhile.
+        process.wait()
+        if (self._is_on and self._process is process and
+                not processes.is_stopping()):
+            steps.say(f'THE VIRTUAL HOST HAS ENDED BY ITSELF.\n'
+                      f'{steps.tail(self._console, 60)}\n'
+                      f'{steps.tail(process.log, 5)}')
+
+    def has_ended(self, limit: float = 0) -> bool:
+        """Whether it ended without power_off, or does within limit seconds."""
+        return self._is_on and self._process.has_ended(limit)
+
+    def check_alive(self) -> None:
+        """Raise HostEnded if it has ended without power_off."""
+        if self.has_ended():
+            raise HostEnded('The virtual host has ended by itself; its last '
+                            'words are above')
+
+    def has_panicked_in_kvm(self) -> bool:
+        """Whether an error of the emulation has ended it; see panic.py."""
+        with self._console.open('rb') as text:
+            text.seek(self._booted_at)
+            return panic.is_in_kvm(text.read().decode(errors='replace'))
 
     def _command(self) -> list[str]:
         unmapped = 'security_model=none'
@@ -123,7 +170,7 @@ class VirtualHost:
     def wait_ready(self) -> None:
         """Wait until libvirt answers and commands can be run."""
         def ready() -> bool:
-            self._process.check_alive()
+            self.check_alive()
             return self._agent.answers()
 
         steps.wait_for(ready, 'The virtual host is not ready', _BOOT_LIMIT,
@@ -143,25 +190,39 @@ class VirtualHost:
 
     def try_run(self, script: str, limit: float = 120) -> qmp.Result:
         """Run a shell script that may fail."""
-        return self._agent.run(f'. /run/lab-environment; {script}', limit)
+        return self._call(lambda: self._agent.run(
+            f'. /run/lab-environment; {script}', limit))
+
+    def _call(self, function: Callable[[], T]) -> T:
+        try:
+            return function()
+        except qmp.CommandError:
+            raise
+        except (OSError, steps.LabError):
+            if self.has_ended(_END_LIMIT):
+                self.check_alive()
+            raise
 
     def spawn(self, script: str) -> int:
         """Start a shell script that goes on; return its process id there."""
-        return self._agent.spawn(f'. /run/lab-environment; {script}')
+        return self._call(lambda: self._agent.spawn(
+            f'. /run/lab-environment; {script}'))
 
     def is_running(self, pid: int) -> bool:
         """Whether what spawn has started still runs."""
-        return self._agent.is_running(pid)
+        return self._call(lambda: self._agent.is_running(pid))
 
     def qmp(self, command: str, **arguments: typing.Any) -> typing.Any:
         """Call QEMU: device_del and device_add change the hardware."""
-        return qmp.qmp(self._folder / 'qmp', command, **arguments)
+        return self._call(lambda: qmp.qmp(self._folder / 'qmp', command,
+                                          **arguments))
 
     def power_off(self) -> None:
         """End the virtual host, guests and all; its disk is written.
 
         power_on and wait_ready bring it back with that disk.
         """
+        self._is_on = False
         self._agent.spawn('sync; busybox poweroff -f')
         self._process.wait(120)
 
