@@ -90,8 +90,7 @@ class Check(lister.Lister):
         except exceptions.InvalidDeviceEntry:
             return  # of_configuration() has told
         cards = host_cards.find(sysfs, policy)
-        yield from findings.of_device_spec(cards, policy)
-        yield from findings.of_cards(cards)
+        domains = []
         try:
             domains = libvirt_host.read_domains(config)
         except libvirt.libvirtError as error:
@@ -99,8 +98,9 @@ class Check(lister.Lister):
                 'libvirt', f'it does not answer: {error}',
                 'start libvirtd (or virtqemud), and run this as root or in '
                 'the group libvirt')
-        else:
-            yield from findings.of_domains(domains, cards)
+        yield from findings.of_device_spec(cards, policy, domains)
+        yield from findings.of_cards(cards)
+        yield from findings.of_domains(domains, cards, policy)
 
     def _look_at_scheduler(self, file: pathlib.Path | None
                            ) -> Iterator[findings.Finding]:

@@ -124,24 +124,43 @@ def of_cards(cards: Sequence[host_cards.Card]) -> Iterator[Finding]:
 
 
 def of_device_spec(cards: Sequence[host_cards.Card],
-                   policy: host_policy.Policy) -> Iterator[Finding]:
-    """Looks for cards that Nova's own PCI tracker gives as well.
+                   policy: host_policy.Policy,
+                   domains: Iterable[domain.DomainDevices]
+                   ) -> Iterator[Finding]:
+    """Looks for cards that Nova's own PCI tracker gives to guests.
 
     :param cards: all candidates of the host
     :param policy: the policy by which they were judged
+    :param domains: all domains of the host, each once, as far as they are
+        known
     """
+    domains = list(domains)
     for card in cards:
-        if any(policy.nova_gives(f) for f in card.functions):
-            what, _, cure = card.reason.partition('; ')
-            yield Finding(f'GPU {card.address}', what, cure, WARNING)
+        if not policy.nova_gives_part_of(card.functions):
+            continue
+        what, _, cure = card.reason.partition('; ')
+        # This driver writes down which cards it gave.
+        names = ' and '.join(sorted(
+            f'{d.name} ({d.uuid})' for d in domains
+            if card.addresses & d.addresses and card.address not in d.models))
+        if names:
+            what += f'; domain {names} has it so'
+            cure = (f'resize that guest to a flavor that asks for GPUs by '
+                    f'free_gpus, or delete it; then {cure}')
+        yield Finding(f'GPU {card.address}', what, cure, WARNING)
 
 
 def of_domains(domains: Iterable[domain.DomainDevices],
-               cards: Sequence[host_cards.Card]) -> Iterator[Finding]:
+               cards: Sequence[host_cards.Card],
+               policy: host_policy.Policy) -> Iterator[Finding]:
     """Looks for guests that get in each other's way.
+
+    Nova's PCI tracker gives functions, not cards: of those,
+    of_device_spec() tells.
 
     :param domains: all domains of the host, each once
     :param cards: all candidates of the host
+    :param policy: the policy by which they were judged
     """
     domains = list(domains)
     for card in cards:
@@ -151,7 +170,8 @@ def of_domains(domains: Iterable[domain.DomainDevices],
             yield Finding(f'GPU {card.address}', f'domains {names} name it',
                           'remove it from all but one: only one can run',
                           WARNING)
-        elif holders and not card.addresses <= holders[0].addresses:
+        elif (holders and not card.addresses <= holders[0].addresses and
+                not policy.nova_gives_part_of(card.functions)):
             missing = sorted(card.addresses - holders[0].addresses)
             yield Finding(
                 f'GPU {card.address}',

@@ -103,6 +103,7 @@ class HostGPUs:
         self._policy = policy
         self._binder.timeout = detach_timeout
         self.refresh()
+        self._log_guests_of_nova(policy)
 
     def refresh(self) -> None:
         """Looks at the host again and detaches what is offered.
@@ -258,6 +259,20 @@ class HostGPUs:
         if card.address in self._failures:
             return card.withheld(self._failures[card.address])
         return card
+
+    def _log_guests_of_nova(self, policy: host_policy.Policy) -> None:
+        """Says who has to give up a card before it can be offered."""
+        holders = self.holders()
+        for card in self._cards:
+            if card.address in holders and policy.nova_gives_part_of(
+                    card.functions):
+                LOG.warning(
+                    'GPU %(card)s is held by instance %(uuids)s, and [pci] '
+                    'device_spec names it. An instance that has it by an '
+                    'alias has to be resized to a flavor that asks for GPUs '
+                    'by free_gpus, or deleted, before the card is free for '
+                    'others', {'card': card, 'uuids': ' and '.join(
+                        holders[card.address])})
 
     def _log_changes(self) -> None:
         """Says each verdict once, and again when it changes."""

@@ -84,3 +84,8 @@ class Policy:
     exclude: DeviceList = DeviceList()
     boot_vga: BootVGA = BootVGA.AUTO
     nova_gives: Callable[[pci.PCIFunction], bool] = _nothing
+
+    def nova_gives_part_of(self, functions: Iterable[pci.PCIFunction]
+                           ) -> bool:
+        """Whether Nova's own PCI tracker gives any of a card's functions."""
+        return any(self.nova_gives(function) for function in functions)

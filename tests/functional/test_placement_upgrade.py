@@ -25,6 +25,7 @@ from nova.tests.fixtures import libvirt as fakelibvirt
 
 from tests.functional import base
 from tests.functional import placement
+from tests.functional import test_moves
 
 NIC = '0000:04:00.0'
 # Cards of one function each: Nova gives functions, not cards.
@@ -100,7 +101,7 @@ class OtherDevicesTest(UpgradeTestCase):
         self._check(set())
 
 
-class SameDevicesTest(UpgradeTestCase):
+class SameDevicesTestCase(UpgradeTestCase):
     """Nova was told to give the very cards that this driver offers."""
 
     IN_PLACEMENT = False
@@ -122,6 +123,9 @@ class SameDevicesTest(UpgradeTestCase):
             self.flags(device_spec=[], group='pci')
         self.restart_compute_service('host1')
         self.run_periodic()
+
+
+class SameDevicesTest(SameDevicesTestCase):
 
     def test_without_the_option_each_card_counts_once(self) -> None:
         self._upgrade(device_spec=False)
@@ -148,7 +152,83 @@ class SameDevicesTest(UpgradeTestCase):
         self.assertNoHost(self.create_gpu_server(state='ERROR'))
         self.assertNoHost(self.create_pgpu_server(state='ERROR'))
 
+    def test_guests_to_move_are_named(self) -> None:
+        self._upgrade(device_spec=True)
+        self.assertRegex(
+            self.stdlog.logger.output,
+            f'WARNING .*GPU {self.domain_of(self.theirs).functions[0]} .* is '
+            f'held by instance {self.theirs["id"]}, and .pci. device_spec')
+
+    def test_guest_that_stays_keeps_its_card(self) -> None:
+        functions = self.domain_of(self.theirs).functions
+        self._upgrade(device_spec=False)
+        for _ in range(2):
+            self._reboot_server(self.theirs, hard=True)
+            self.run_periodic()
+            self.assertPool('host1', 2, reserved=1, model=base.H100)
+            self.assertGPUs(self.theirs, functions)
+        ours = self.create_pgpu_server()
+        self._stop_server(self.theirs)
+        self.assertNoHost(self.create_pgpu_server(state='ERROR'))
+        self._start_server(self.theirs)
+        self.assertGPUs(self.theirs, functions)
+        self.assertEqual(
+            placement.TWO_H100S,
+            sorted(functions + self.domain_of(ours).functions))
+
 
 class SameDevicesInPlacementTest(SameDevicesTest):
+
+    IN_PLACEMENT = True
+
+
+class DrainTest(test_moves.MovesTestCase, SameDevicesTestCase):
+    """As doc/source/operating.rst says: guests first, then the options."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        spec = base.driver.CONF.pci.device_spec
+        self.flags(
+            compute_driver='nova_gpu_passthru.driver.GPUPassthruDriver')
+        # A host that is done already, or new.
+        self.flags(device_spec=[], group='pci')
+        self.add_host('host2', H100_HOST)
+        self.flags(device_spec=spec, group='pci')
+        # Nova compares with CONF.host, which is the last one's.
+        self._upgrade(device_spec=True)
+
+    def _check_drained(self) -> None:
+        self._upgrade(device_spec=False)
+        self.assertPool('host1', 2, model=base.H100)
+        self.assertFree(2, 'host1')
+        self.assertEqual(
+            {f'{host}{pool}' for host in ('host1', 'host2')
+             for pool in ('', '_gpu_10de_2330')}, self.provider_names())
+
+    def test_resize(self) -> None:
+        self._resize_server(self.theirs, self.pgpu_flavor(1))
+        self.run_periodic()
+        self.assertGiven(self.theirs, 'host2', 1, base.H100)
+        self.assertPool('host2', 2, used=1, model=base.H100)
+        self._confirm_resize(self.theirs)
+        self.assertGPUs(self.theirs, placement.TWO_H100S[:1])
+        self._check_drained()
+        self.assertPool('host2', 2, used=1, model=base.H100)
+
+    def test_resize_and_revert(self) -> None:
+        functions = self.domain_of(self.theirs).functions
+        self._resize_server(self.theirs, self.pgpu_flavor(1))
+        self._revert_resize(self.theirs)
+        self.assertGPUs(self.theirs, functions)
+        self.run_periodic()
+        self.assertPool('host2', 2, model=base.H100)
+        self.assertFree(0, 'host1')
+
+    def test_delete(self) -> None:
+        self._delete_server(self.theirs)
+        self._check_drained()
+
+
+class DrainInPlacementTest(DrainTest):
 
     IN_PLACEMENT = True

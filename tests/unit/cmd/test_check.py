@@ -71,9 +71,9 @@ class CheckTest(base.TestCase):
         self.with_libvirt(refuse)
         rows = self.check('', '0000:65:00.0 030200 10de:2330 '
                               'driver=vfio-pci')
-        self.assertEqual(['nova.conf', 'IOMMU', 'GPU 0000:65:00.0', 'GPUs',
-                          'libvirt'], [row['subject'] for row in rows])
-        self.assertEqual(['failure', 'failure', 'warning', 'failure',
+        self.assertEqual(['nova.conf', 'IOMMU', 'libvirt', 'GPU 0000:65:00.0',
+                          'GPUs'], [row['subject'] for row in rows])
+        self.assertEqual(['failure', 'failure', 'failure', 'warning',
                           'failure'], [row['result'] for row in rows])
         self.assertEqual([], [row for row in rows if not row['cure']])
         self.assertEqual(2, self.command.status)

@@ -12,6 +12,8 @@
 
 import pathlib
 
+import dataclasses
+
 import ddt
 import fixtures
 from oslo_config import cfg
@@ -19,9 +21,11 @@ from oslo_config import cfg
 from nova_gpu_passthru.cmd import findings
 from nova_gpu_passthru import conf
 from nova_gpu_passthru.guest import domain
+from nova_gpu_passthru.host import cards as host_cards
 from nova_gpu_passthru.host import pci
 from tests.unit import base
 from tests.unit import fakes
+from tests.unit.guest import test_add_cards
 
 A = 'aaaaaaaa-0000-4000-8000-000000000000'
 B = 'bbbbbbbb-0000-4000-8000-000000000000'
@@ -158,7 +162,8 @@ class DomainsTest(base.TestCase):
               ) -> list[findings.Finding]:
         return list(findings.of_domains(
             [domain.read(fakes.domain_xml(uuid, *addresses))
-             for uuid, addresses in domains], self.cards(CARD)))
+             for uuid, addresses in domains], self.cards(CARD),
+            base.policy()))
 
     def test_one_domain_with_the_whole_card_is_no_problem(self) -> None:
         self.assertEqual([], self.found(
@@ -177,3 +182,46 @@ class DomainsTest(base.TestCase):
         finding, = self.found((A, ('0000:65:00.0',)))
         self.assertIn('without 0000:65:00.1', finding.problem)
         self.assertIn('the whole card', finding.cure)
+
+
+class DeviceSpecTest(base.TestCase):
+    """A host on which Nova's own PCI tracker gives GPUs to guests."""
+
+    POLICY = dataclasses.replace(
+        base.policy(), nova_gives=lambda f: f.model == '10de:1ff2')
+
+    def found(self, xml: str = '', description: str = CARD
+              ) -> list[findings.Finding]:
+        cards = host_cards.find(pci.Sysfs(self.tree(description).root),
+                                self.POLICY)
+        domains = [domain.read(xml)] if xml else []
+        return [*findings.of_device_spec(cards, self.POLICY, domains),
+                *findings.of_domains(domains, cards, self.POLICY)]
+
+    def test_card_that_nobody_has_is_to_be_taken_out(self) -> None:
+        finding, = self.found()
+        self.assertEqual('GPU 0000:65:00.0', finding.subject)
+        self.assertIn('device_spec names 0000:65:00.0', finding.problem)
+        self.assertRegex(finding.cure, '^take it out of device_spec')
+
+    def test_guest_that_has_it_by_an_alias_is_named(self) -> None:
+        # Nova gives functions, so the guest need not have the whole card.
+        finding, = self.found(fakes.domain_xml(A, '0000:65:00.0'))
+        self.assertIn(A, finding.problem)
+        self.assertRegex(finding.cure, '^resize that guest .*free_gpus')
+        self.assertIn('then take it out of device_spec', finding.cure)
+
+    def test_guest_that_has_another_card_is_not_named(self) -> None:
+        finding, = self.found(fakes.domain_xml(A, '0000:66:00.0'))
+        self.assertNotIn(A, finding.problem)
+
+    def test_guest_of_this_driver_stays(self) -> None:
+        xml = domain.add_cards(test_add_cards.nova_xml('q35'),
+                               self.cards(CARD))
+        finding, = self.found(xml)
+        self.assertRegex(finding.cure, '^take it out of device_spec')
+
+    def test_other_cards_are_no_problem(self) -> None:
+        self.assertEqual([], self.found(
+            description='0000:66:00.0 030200 10de:2330 driver=vfio-pci '
+                        'group=1'))
