@@ -17,8 +17,9 @@ PCI Express machines (q35, virt) have one slot below each root port
 device gets a port of its own. The older pc has one conventional bus.
 
 A guest's kernel learns from ACPI on which NUMA node a root bus is, and the
-bus of the machine itself is on none. A further root bus (pcie-expander-bus)
-can be told its node; libvirt has it for q35 only.
+bus of the machine itself is on none. A further root bus can be told its node:
+pcie-expander-bus, used for q35 only. On virt it was not tried, and what pc has
+in its place (pci-expander-bus) holds a conventional bridge.
 """
 
 import collections

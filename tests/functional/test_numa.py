@@ -29,6 +29,12 @@ ONE_AND_TWO = """
 0000:82:00.0 030200 10de:2330 driver=nvidia group=35 numa=1
 """
 
+# Nova puts a guest of one node on node 0.
+FAR_AND_NOWHERE = """
+0000:65:00.0 030200 10de:2330 driver=nvidia group=34 numa=1
+0000:82:00.0 030200 10de:2330 driver=nvidia group=35
+"""
+
 
 class NUMATestCase(base.GPUTestCase):
 
@@ -105,3 +111,33 @@ class GuestNodesTest(NUMATestCase):
         self.add_numa_host()
         self.assertEqual({None}, set(self.nodes_of(
             self.create_gpu_server(3)).values()))
+
+
+class PolicyTest(NUMATestCase):
+    """Which cards a guest on node 0 may have."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.add_numa_host(FAR_AND_NOWHERE)
+
+    def create(self, policy: str | None, count: int,
+               **kwargs: Any) -> dict[str, Any]:
+        return self.create_numa_server(
+            1, count, extra_specs=(
+                {'hw:pci_numa_affinity_policy': policy} if policy else {}),
+            **kwargs)
+
+    def test_required_is_none_of_them(self) -> None:
+        self.assertNoHost(self.create('required', 1, state='ERROR'))
+
+    def test_legacy_is_the_one_without_a_node(self) -> None:
+        self.assertNoHost(self.create(None, 2, state='ERROR'))
+        for policy in (None, 'legacy'):
+            server = self.create(policy, 1)
+            self.assertGPUs(server, ['0000:82:00.0'])
+            self._delete_server(server)
+
+    def test_preferred_is_any(self) -> None:
+        server = self.create('preferred', 2)
+        self.assertEqual({'0000:65:00.0': None, '0000:82:00.0': None},
+                         self.nodes_of(server))
