@@ -32,6 +32,8 @@ from nova_gpu_passthru.scheduler import reports
 
 FILTER = 'nova_gpu_passthru.scheduler.filters.FreeGPUsFilter'
 WEIGHERS = 'nova_gpu_passthru.scheduler.weights.all_weighers'
+_WEIGHT_CLASSES = ('weight_classes = nova.scheduler.weights.all_weighers,' +
+                   WEIGHERS)
 _NAME = 'FreeGPUsFilter'
 _OUR_WEIGHERS = frozenset(('GPUHostAvoidanceWeigher', 'GPUPackingWeigher'))
 _AGGREGATES = 'AggregateInstanceExtraSpecsFilter'
@@ -94,10 +96,12 @@ def of_weighers(config: cfg.ConfigOpts) -> Iterator[findings.Finding]:
     :param config: a scheduler's
     """
     enabled: set[str] = set()
+    modules: set[str] = set()
     for name in config.filter_scheduler.weight_classes:
         try:
-            enabled |= {found.__name__ for found in weights
-                        .HostWeightHandler().get_matching_classes([name])}
+            found = weights.HostWeightHandler().get_matching_classes([name])
+            enabled |= {one.__name__ for one in found}
+            modules |= {one.__module__ for one in found}
         except (ImportError, exception.ClassNotFound) as error:
             yield _not_loaded('weight_classes', name, error)
     missing = _OUR_WEIGHERS - enabled
@@ -106,9 +110,14 @@ def of_weighers(config: cfg.ConfigOpts) -> Iterator[findings.Finding]:
             'weight_classes',
             f'{" and ".join(sorted(missing))} are not among them, so guests '
             f'without GPUs may fill GPU hosts, and guests with GPUs are not '
-            f'packed', f'add the line weight_classes = {WEIGHERS}, and one '
-                       f'with nova.scheduler.weights.all_weighers',
-            findings.WARNING)
+            f'packed', f'set {_WEIGHT_CLASSES}', findings.WARNING)
+    if not any(name.startswith('nova.scheduler.weights.')
+               for name in modules):
+        yield findings.Finding(
+            'weight_classes',
+            "none of Nova's own weighers is among them: of several lines "
+            "only the last one counts",
+            f'set, in one line, {_WEIGHT_CLASSES}', findings.WARNING)
 
 
 def _not_loaded(option: str, name: str,

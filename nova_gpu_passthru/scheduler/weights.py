@@ -12,11 +12,12 @@
 
 """Orders hosts so that GPUs go to whom they are for.
 
-Both weighers are switched on by one line of nova.conf:
+Both weighers are switched on beside Nova's by one line of nova.conf (of
+several lines, oslo.config takes the last):
 
     [filter_scheduler]
-    weight_classes = nova.scheduler.weights.all_weighers
-    weight_classes = nova_gpu_passthru.scheduler.weights.all_weighers
+    weight_classes = nova.scheduler.weights.all_weighers,\
+nova_gpu_passthru.scheduler.weights.all_weighers
 """
 
 from typing import Any

@@ -95,17 +95,23 @@ class WeighersTest(TestCase):
         self.assertEqual(findings.WARNING, finding.code)
         self.assertIn(scheduler_findings.WEIGHERS, finding.cure)
 
+    # What two lines in nova.conf come to.
+    def test_novas_own_can_be_missing(self) -> None:
+        finding, = self.found(scheduler_findings.WEIGHERS)
+        self.assertIn("Nova's own", finding.problem)
+        self.assertIn(f'{ALL_WEIGHERS},', finding.cure)
+
     def test_one_of_them_can_be_missing(self) -> None:
         finding, = self.found(
+            ALL_WEIGHERS,
             'nova_gpu_passthru.scheduler.weights.GPUPackingWeigher')
         self.assertIn('GPUHostAvoidanceWeigher', finding.problem)
         self.assertNotIn('GPUPackingWeigher', finding.problem)
 
     def test_name_that_cannot_be_loaded_is_quoted(self) -> None:
-        found = self.found(scheduler_findings.WEIGHERS, 'nova.weights.all')
-        self.assertEqual(['nova.weights.all'], [
-            name for one in found for name in ['nova.weights.all']
-            if name in one.problem])
+        finding, = self.found(ALL_WEIGHERS, scheduler_findings.WEIGHERS,
+                              'nova.weights.all')
+        self.assertIn('nova.weights.all', finding.problem)
 
 
 @ddt.ddt
