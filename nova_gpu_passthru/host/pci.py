@@ -197,7 +197,9 @@ class Sysfs:
         are the kernel's copies and stay.
         """
         try:
-            with (self.folder(address) / 'config').open('rb') as file:
+            # Unbuffered, so that no more of it is read than these.
+            with (self.folder(address) / 'config').open(
+                    'rb', buffering=0) as file:
                 head = file.read(4)
         except OSError:
             return False
