@@ -13,6 +13,7 @@
 """nova-gpu-passthru exporter"""
 
 import argparse
+import dataclasses
 import pathlib
 import signal
 import threading
@@ -90,9 +91,9 @@ def make_registry(host: host_view.Host, file: pathlib.Path | None,
     :param libvirt_timeout: seconds that a scrape waits for libvirt
     """
     registry = prometheus_client.CollectorRegistry()
-    registry.register(metrics.HostCollector(host_view.Host(
-        host.sysfs, host.policy,
-        metrics.TimeLimited(host.read_domains, libvirt_timeout))))
+    registry.register(metrics.HostCollector(dataclasses.replace(
+        host, read_domains=metrics.TimeLimited(host.read_domains,
+                                               libvirt_timeout))))
     if file is not None:
         registry.register(metrics.ComputeCollector(file))
     return registry
