@@ -15,7 +15,10 @@
 from oslo_config import cfg
 from oslo_config import types
 
+from nova_gpu_passthru.host import hook
 from nova_gpu_passthru.host import policy
+from nova_gpu_passthru.host import records
+from nova_gpu_passthru.host import release
 
 GROUP = cfg.OptGroup(
     'gpu_passthru', title='GPU passthrough',
@@ -95,6 +98,55 @@ failed, and which cards it withholds.
 ``nova-gpu-passthru exporter`` serves them beside what it sees of the host by
 itself. On hosts without GPUs nothing is written. Leave it empty to have none.
 """),
+    cfg.StrOpt(
+        'release_hook', default='',
+        help="""
+An executable that cleans a card after each guest, before another one may have
+it: it scrubs the card's memory, say, or checks it with the vendor's tools.
+
+It runs as the user of nova-compute, once for each card that no guest holds any
+more, also where a guest failed to start. Its arguments are the PCI addresses
+of the card's functions, the GPU's first; no shell reads them. Its environment
+is that of nova-compute with ``GPU_PASSTHRU_ADDRESS``,
+``GPU_PASSTHRU_ADDRESSES`` (all, with blanks between), ``GPU_PASSTHRU_MODEL``
+(``10de:2330``) and ``GPU_PASSTHRU_INSTANCE`` (the uuid of who had the card).
+
+A card is withheld while its hook runs. If the hook ends with another status
+than 0 or not in time, the card stays withheld until an operator gives it back
+with ``nova-gpu-passthru offer``; the log and ``nova-gpu-passthru list`` say
+what the hook printed last. If nova-compute is stopped meanwhile, the hook runs
+again when it starts: it has to bear that. It may take the card to another
+driver; nova-compute detaches it again.
+
+Related options:
+
+* ``release_hook_timeout``
+* ``hold_after_release``
+"""),
+    cfg.IntOpt(
+        'release_hook_timeout', default=600, min=1,
+        help="""
+Seconds that ``release_hook`` may take for one card. Then it is killed, with
+all that it has started in its process group, and the card is withheld.
+"""),
+    cfg.BoolOpt(
+        'hold_after_release', default=False,
+        help="""
+Keep each card back after its guest, until an operator gives it back with
+``nova-gpu-passthru offer``.
+
+As with devices that ``[pci] device_spec`` calls ``one_time_use``, a card is
+used up as soon as it was given to a guest, also where that failed to start.
+``release_hook`` runs before, if there is one.
+"""),
+    cfg.StrOpt(
+        'state_dir', default='$state_path/gpu_passthru',
+        help="""
+The folder in which nova-compute and the command ``nova-gpu-passthru`` remember
+what an operator withholds and which cards have to be released. It is made when
+it is needed, has to survive a restart of the host, and belongs to one host
+alone.
+"""),
 ]
 
 SCHEDULER_OPTS = [
@@ -147,3 +199,22 @@ def read_policy(conf: cfg.ConfigOpts) -> policy.Policy:
         include=policy.DeviceList.parse(options.include, 'include'),
         exclude=policy.DeviceList.parse(options.exclude, 'exclude'),
         boot_vga=policy.BootVGA(options.boot_vga))
+
+
+def read_terms(conf: cfg.ConfigOpts) -> release.Terms:
+    """Reads what has to happen before a card goes to the next guest.
+
+    :raises InvalidReleaseHook: if the hook cannot be run; its path is quoted
+    """
+    options = conf.gpu_passthru
+    hook.check(options.release_hook)
+    return release.Terms(options.release_hook, options.release_hook_timeout,
+                         options.hold_after_release)
+
+
+def records_of(conf: cfg.ConfigOpts) -> records.Records:
+    """Gives access to what is remembered of the cards of this host.
+
+    :param conf: with [DEFAULT] state_path as well
+    """
+    return records.Records(conf.gpu_passthru.state_dir)

@@ -41,6 +41,26 @@ class DetachFailed(GPUPassthruError):
     """A card could not be taken from its host driver."""
 
 
+class UnknownCard(GPUPassthruError):
+    """An address that should name a card of this host does not."""
+
+
+class NotOffered(GPUPassthruError):
+    """A card cannot be given back by the operator's command."""
+
+
+class RecordsUnavailable(GPUPassthruError):
+    """What is remembered of cards cannot be read or changed."""
+
+
+class InvalidReleaseHook(GPUPassthruError, ValueError):
+    """What [gpu_passthru] release_hook names cannot be run."""
+
+
+class ReleaseFailed(GPUPassthruError):
+    """A card was not cleaned after its guest went."""
+
+
 class HotplugFailed(GPUPassthruError):
     """A card could not be taken out of a running guest."""
 

@@ -45,6 +45,7 @@ class DomainDevices:
     :ivar for_revert: those that it had before a resize on this host, until
         that is confirmed or reverted
     :ivar running: whether it runs
+    :ivar live: those of its functions that the running guest has now
     :ivar models: the model of each card that this driver gave it, by the
         card's address; tells whether the bus was renumbered since
     """
@@ -54,6 +55,7 @@ class DomainDevices:
     addresses: frozenset[pci.PCIAddress]
     for_revert: frozenset[pci.PCIAddress] = frozenset()
     running: bool = False
+    live: frozenset[pci.PCIAddress] = frozenset()
     models: dict[pci.PCIAddress, str] = dataclasses.field(
         default_factory=dict)
 
@@ -68,6 +70,7 @@ class DomainDevices:
             self, addresses=self.addresses | other.addresses,
             for_revert=self.for_revert | other.for_revert,
             running=self.running or other.running,
+            live=self.live | other.live,
             models=self.models | other.models)
 
 
@@ -87,10 +90,12 @@ def read(xml: str, running: bool = False) -> DomainDevices:
     root = etree.fromstring(xml.encode())
     sources = root.iterfind("devices/hostdev[@type='pci']")
     interfaces = root.iterfind('devices/interface')
-    found = {source_address(element) for element in (*sources, *interfaces)}
+    found = frozenset(
+        address for address in map(source_address, (*sources, *interfaces))
+        if address is not None)
     return DomainDevices(
         uuid=root.findtext('uuid', ''), name=root.findtext('name', ''),
-        addresses=frozenset(a for a in found if a is not None),
+        addresses=found, live=found if running else frozenset(),
         for_revert=frozenset(
             address for address, _ in _recorded(root, 'for_revert')),
         running=running,

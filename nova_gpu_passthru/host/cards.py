@@ -46,6 +46,8 @@ class Card:
     :ivar host_display: whether it is a display that stays with the host
     :ivar reason: why it is withheld, for a person; empty if it is offered
     :ivar by_choice: whether only the operator's policy withholds it
+    :ivar returning: whether it is withheld only until its release is done
+    :ivar gone: whether it is not on the bus any more
     """
 
     address: pci.PCIAddress
@@ -56,6 +58,8 @@ class Card:
     host_display: bool = False
     reason: str = ''
     by_choice: bool = False
+    returning: bool = False
+    gone: bool = False
 
     @property
     def offered(self) -> bool:
@@ -103,9 +107,11 @@ class Card:
         """Whether a guest can be given the card as it is now."""
         return self.offered and self.on_stub
 
-    def withheld(self, reason: str, by_choice: bool = False) -> 'Card':
+    def withheld(self, reason: str, by_choice: bool = False,
+                 returning: bool = False) -> 'Card':
         """The same card, kept back for a reason."""
-        return dataclasses.replace(self, reason=reason, by_choice=by_choice)
+        return dataclasses.replace(self, reason=reason, by_choice=by_choice,
+                                   returning=returning)
 
     def __str__(self) -> str:
         return f'{self.address} ({self.model})'

@@ -80,11 +80,34 @@ class Claims:
 
     def in_use(self, cards: Iterable[host_cards.Card]
                ) -> set[pci.PCIAddress]:
-        """Tells which cards a running domain has, by their address."""
+        """Tells which cards a running domain has, by their address.
+
+        Not what it has lost, though it is defined with it still.
+        """
         with self._lock:
             used = {address for devices in self._domains.devices.values()
-                    if devices.running for address in devices.addresses}
+                    for address in devices.live}
             return {card.address for card in cards if card.addresses & used}
+
+    def is_free(self, card: host_cards.Card) -> bool:
+        """Asks libvirt anew whether nobody has a card.
+
+        :returns: False also where libvirt does not tell
+        """
+        with self._lock:
+            return self._domains.read_new() and not self.holders([card])
+
+    def given(self) -> dict[pci.PCIAddress,
+                            tuple[str, frozenset[pci.PCIAddress]]]:
+        """Tells what cards this driver gave to domains.
+
+        :returns: the model, and all functions that the domain names, by the
+            card's address
+        """
+        with self._lock:
+            return {address: (model, devices.addresses)
+                    for devices in self._domains.devices.values()
+                    for address, model in devices.models.items()}
 
     def claim(self, uuid: str, request: flavor.GPURequest,
               cards: Collection[host_cards.Card],
@@ -256,6 +279,17 @@ class Claims:
         """What an instance holds, by a claim or by its domain."""
         with self._lock:
             return self._held().get(uuid, frozenset())
+
+    def claimed_by(self, uuid: str) -> frozenset[pci.PCIAddress]:
+        """What an instance was given last, not what its domain had before."""
+        with self._lock:
+            return self._claimed.get(uuid, frozenset())
+
+    def runs(self, uuid: str) -> bool:
+        """Whether an instance's domain was running when it was last read."""
+        with self._lock:
+            devices = self._domains.devices.get(uuid)
+            return devices is not None and devices.running
 
     def _held(self) -> dict[str, frozenset[pci.PCIAddress]]:
         held = {uuid: devices.held

@@ -10,14 +10,13 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
-"""All GPUs of this host: found, detached, claimed, counted."""
+"""All GPUs of this host: found, detached, claimed, released, counted."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator
 import contextlib
-import dataclasses
-import json
 import os
 
+import libvirt
 from oslo_log import log as logging
 
 from nova_gpu_passthru import exceptions
@@ -25,45 +24,19 @@ from nova_gpu_passthru import flavor
 from nova_gpu_passthru.host import binding
 from nova_gpu_passthru.host import cards as host_cards
 from nova_gpu_passthru.host import claims as host_claims
+from nova_gpu_passthru.host import health
 from nova_gpu_passthru.host import hypervisor as host_hypervisor
 from nova_gpu_passthru.host import pci
 from nova_gpu_passthru.host import policy as host_policy
 from nova_gpu_passthru.host import pools as host_pools
 from nova_gpu_passthru.host import processes
+from nova_gpu_passthru.host import records as host_records
+from nova_gpu_passthru.host import release as host_release
+from nova_gpu_passthru.host import standing as host_standing
+from nova_gpu_passthru.host import survey as host_survey
 from nova_gpu_passthru import telemetry
 
 LOG = logging.getLogger(__name__)
-
-
-@dataclasses.dataclass(frozen=True)
-class Usage:
-    """What the scheduler is told of a host.
-
-    :ivar pools: the cards by their model
-    """
-
-    pools: Sequence[host_pools.Pool]
-
-    @property
-    def total_gpus(self) -> int:
-        """Cards that guests can have or have."""
-        return sum(pool.total for pool in self.pools)
-
-    @property
-    def free_by_model(self) -> dict[str, int]:
-        """Cards that a guest can have now."""
-        return {pool.model: pool.free for pool in self.pools}
-
-    @property
-    def free_gpus(self) -> int:
-        return sum(self.free_by_model.values())
-
-    def to_json(self) -> str:
-        """Writes what nova_gpu_passthru.scheduler.reports reads."""
-        return json.dumps({'free_gpus': self.free_gpus,
-                           'total_gpus': self.total_gpus,
-                           'free_by_model': self.free_by_model},
-                          sort_keys=True)
 
 
 class HostGPUs:
@@ -73,68 +46,70 @@ class HostGPUs:
 
     :param sysfs: where cards are found
     :param hypervisor: where domains are read and cards detached
+    :param records: what is remembered of cards
     :param root: the folder that has the proc and dev of this host
     """
 
     def __init__(self, sysfs: pci.Sysfs,
                  hypervisor: host_hypervisor.Hypervisor,
+                 records: host_records.Records,
                  root: str | os.PathLike[str] = '/') -> None:
         self._sysfs = sysfs
-        self._policy: host_policy.Policy | None = None
-        self._binder = binding.Binder(
-            sysfs, hypervisor, processes.Processes(sysfs, root))
         self._claims = host_claims.Claims(hypervisor)
-        self._cards: tuple[host_cards.Card, ...] = ()
-        self._failures: dict[pci.PCIAddress, str] = {}
+        self._standing = host_standing.Standing(records, self._claims)
+        self._survey = host_survey.Survey(
+            sysfs, binding.Binder(sysfs, hypervisor,
+                                  processes.Processes(sysfs, root)),
+            self._claims, self._standing.judged)
+        self._releaser = host_release.Releaser(
+            self._standing, self._claims, self._survey.make_ready)
         self._reported: dict[pci.PCIAddress, str] = {}
+        self._restored = False
 
     @property
     def cards(self) -> tuple[host_cards.Card, ...]:
-        """All candidates with their verdicts, as last read."""
-        return self._cards
+        """All candidates with their verdicts.
 
-    def start(self, policy: host_policy.Policy,
-              detach_timeout: float) -> None:
+        As last read from the host, and with what is recorded now.
+        """
+        return self._standing.judged(self._survey.cards)
+
+    def start(self, policy: host_policy.Policy, detach_timeout: float,
+              terms: host_release.Terms) -> None:
         """Finds the cards and detaches those that are offered and free.
 
         :param policy: what the operator wants
         :param detach_timeout: seconds that one card may take to be detached
+        :param terms: what has to happen before a card goes to the next guest
         """
-        self._policy = policy
-        self._binder.timeout = detach_timeout
+        self._releaser.terms = terms
+        self._standing.start()
+        self._survey.start(policy, detach_timeout)
         self.refresh()
         self._log_guests_of_nova(policy)
 
     def refresh(self) -> None:
         """Looks at the host again and detaches what is offered.
 
-        What a running domain has is left alone. One that is only defined
-        needs its cards on a stub driver too, before it can start. While
-        nobody knows what the domains hold nothing is detached. What failed to
-        be detached is not tried again until nova-compute starts anew, but is
-        offered when it is on a stub driver after all.
+        Cards that have come back from guests are released. Not before
+        restore() has said which instances of this host are about to get
+        theirs again.
         """
-        if self._policy is None:
-            return
-        cards = host_cards.find(self._sysfs, self._policy)
-        if not cards and not self._cards:
+        if not self._survey.has_cards():
             return
         self._claims.read_domains()
-        if self._claims.known:
-            in_use = self._claims.in_use(cards)
-            waiting = [card for card in cards
-                       if card.offered and not card.on_stub and
-                       card.address not in in_use and
-                       card.address not in self._failures]
-            if waiting:
-                self._failures.update(self._binder.detach(waiting))
-                cards = host_cards.find(self._sysfs, self._policy)
-        self._cards = tuple(self._with_failure(card) for card in cards)
+        self._survey.try_again(self._standing.retried(self._survey.cards))
+        self._survey.look(detach=True)
+        self._releaser.mark_held(self._survey.cards)
+        self._release_free()
         self._log_changes()
 
     def claim(self, uuid: str, request: flavor.GPURequest | None
               ) -> tuple[host_cards.Card, ...]:
         """Gives an instance the cards that it asks for, or those it has.
+
+        One with which it did not start it gets again only where there is no
+        other.
 
         :param uuid: the instance's
         :param request: what its flavor asks for, None for no GPU
@@ -146,29 +121,62 @@ class HostGPUs:
             self._claims.give_up(uuid)
             return ()
         with telemetry.timed('claim'):
-            return self._claim(uuid, request)
+            try:
+                return self._claim(uuid, request)
+            except exceptions.NotEnoughGPUs:
+                if not self._standing.failed_with(uuid, self._survey.cards):
+                    raise
+                return self._claim(uuid, request, also_failed=True)
 
-    def _claim(self, uuid: str, request: flavor.GPURequest
-               ) -> tuple[host_cards.Card, ...]:
+    def _claim(self, uuid: str, request: flavor.GPURequest,
+               also_failed: bool = False) -> tuple[host_cards.Card, ...]:
         sockets = (self._sysfs.sockets() if request.affinity.nodes else {})
-        while True:
-            picked = self._claims.claim(uuid, request, self._cards, sockets)
-            lost = {card for card in picked if not self._is_ready_now(card)}
-            if not lost:
-                return picked
-            for card in lost:
-                LOG.warning('GPU %s is not given: since the last look it went '
-                            'to a host driver or fell off the bus', card)
-            self._cards = tuple(
-                card.withheld('it went to a host driver or fell off the bus '
-                              'at run time; restart nova-compute once it is '
-                              'back') if card in lost else card
-                for card in self._cards)
+        had = self._claims.held_by(uuid)
+        lost: dict[pci.PCIAddress, str] = {}
+        try:
+            while True:
+                cards = tuple(card.withheld(lost[card.address])
+                              if card.address in lost else card
+                              for card in self._standing.cards_for(
+                                  uuid, self._survey.cards, also_failed))
+                picked = self._claims.claim(uuid, request, cards, sockets)
+                refused = self._refused(uuid, picked, had)
+                if not refused:
+                    return picked
+                lost |= refused
+                self._survey.look()
+        except exceptions.NotEnoughGPUs:
+            if not had:
+                self._claims.give_up(uuid)
+            raise
 
-    def _is_ready_now(self, card: host_cards.Card) -> bool:
-        functions = (self._sysfs.function(f.address) for f in card.functions)
-        return all(f is not None and f.on_stub and
-                   self._sysfs.responds(f.address) for f in functions)
+    def _refused(self, uuid: str, picked: Collection[host_cards.Card],
+                 had: Collection[pci.PCIAddress]
+                 ) -> dict[pci.PCIAddress, str]:
+        """Finds claimed cards that are not to be given after all.
+
+        :raises NotEnoughGPUs: if it cannot be recorded that a card has to be
+            released some time
+        """
+        sick = {card.address: health.fault(card, self._sysfs)
+                for card in picked}
+        refused = {address: what for address, what in sick.items() if what}
+        try:
+            for card in picked if not refused else ():
+                what = self._releaser.take(card, uuid,
+                                           not card.addresses.isdisjoint(had))
+                if what:
+                    refused[card.address] = what
+        except exceptions.RecordsUnavailable as error:
+            raise exceptions.NotEnoughGPUs(
+                f'Instance {uuid} is not given any GPU: {error}.') from error
+        for card in picked:
+            if card.address in refused:
+                LOG.warning('GPU %(card)s is not given to instance %(uuid)s '
+                            'after all: %(what)s',
+                            {'card': card, 'uuid': uuid,
+                             'what': refused[card.address]})
+        return refused
 
     def restore(self, requests: Iterable[tuple[str, flavor.GPURequest]]
                 ) -> None:
@@ -177,7 +185,7 @@ class HostGPUs:
         Most have a domain that names their cards. One that lost it when the
         service ended, in a hard reboot say, or that was about to get more in
         a resize, gets cards picked for it now, so that nobody takes the last
-        ones before it starts.
+        ones before it starts. So does one whose card is gone, unless it runs.
 
         :param requests: uuid and request of each instance that asks for GPUs
         """
@@ -185,14 +193,17 @@ class HostGPUs:
         for uuid, request in requests:
             held = self._claims.held_by(uuid)
             self._claims.keep(uuid)
-            if sum(bool(card.addresses & held)
-                   for card in self._cards) < request.count:
+            runs = self._claims.runs(uuid)
+            if sum(bool(card.addresses & held) and (runs or not card.gone)
+                   for card in self._survey.cards) < request.count:
                 lacking.append((uuid, request))
         for uuid, request in lacking:
             try:
                 self.claim(uuid, request)
             except exceptions.NotEnoughGPUs as error:
                 LOG.warning('%s It cannot start until there are.', error)
+        self._restored = True
+        self._release_free()
 
     def kept(self, uuid: str) -> contextlib.AbstractContextManager[None]:
         """Lets an instance keep its cards while it may have no domain.
@@ -202,11 +213,33 @@ class HostGPUs:
         return self._claims.kept(uuid)
 
     def release(self, uuid: str) -> None:
-        """Takes an instance's cards back once it has no domain."""
+        """Takes an instance's cards back once it has no domain.
+
+        They are read before they count as free.
+        """
+        if not self._claims.held_by(uuid):
+            return
+        self._survey.look()
         if self._claims.release(uuid):
             LOG.info('GPUs of instance %(uuid)s are given back; free now: '
                      '%(free)d', {'uuid': uuid,
                                   'free': self.usage().free_gpus})
+            self._release_free()
+
+    @contextlib.contextmanager
+    def starting(self, uuid: str) -> Iterator[None]:
+        """Withholds the card because of which an instance does not start.
+
+        And offers it again once it did start.
+
+        :raises libvirt.libvirtError: what is raised within
+        """
+        try:
+            yield
+        except libvirt.libvirtError as error:
+            self._standing.blame(uuid, str(error), self._survey.cards)
+            raise
+        self._standing.forgive(uuid, self._survey.cards)
 
     def keep_for_revert(self, uuid: str) -> None:
         """Keeps what an instance has until confirm() or revert()."""
@@ -223,13 +256,14 @@ class HostGPUs:
     def confirm(self, uuid: str) -> None:
         """Gives up what was kept for an instance in case of a revert."""
         self._claims.confirm(uuid)
+        self._release_free()
 
     def check_own(self, uuid: str) -> None:
         """Looks whether an instance's domain may start as it is defined.
 
         :raises NotEnoughGPUs: if an address means another device by now
         """
-        self._claims.check_own(uuid, self._cards)
+        self._claims.check_own(uuid, self._survey.cards)
 
     def held_by(self, uuid: str) -> frozenset[pci.PCIAddress]:
         """What an instance holds, by a claim or by its domain."""
@@ -237,28 +271,25 @@ class HostGPUs:
 
     def holders(self) -> dict[pci.PCIAddress, tuple[str, ...]]:
         """Tells who holds each card: uuids by the card's address."""
-        return self._claims.holders(self._cards)
+        return self._claims.holders(self._survey.cards)
 
-    def usage(self) -> Usage:
+    def usage(self) -> host_pools.Usage:
         """Counts the cards of this host.
 
         While nobody knows what the domains hold, none is free.
         """
-        return Usage(host_pools.count(self._cards, self.holders(),
-                                      self._claims.known))
+        cards, holders = self._standing.snapshot(self._survey.cards)
+        return host_pools.Usage(host_pools.count(cards, holders,
+                                                 self._claims.known))
 
     def has_candidates(self) -> bool:
         """Whether the host has what is or could become an offered card."""
         return any(not card.host_display and card.main.physfn is None
-                   for card in self._cards)
+                   for card in self._survey.cards)
 
-    def _with_failure(self, card: host_cards.Card) -> host_cards.Card:
-        if not card.offered or card.on_stub:
-            self._failures.pop(card.address, None)
-            return card
-        if card.address in self._failures:
-            return card.withheld(self._failures[card.address])
-        return card
+    def _release_free(self) -> None:
+        if self._restored and self._claims.known:
+            self._releaser.release_free(self._survey.cards)
 
     def _log_guests_of_nova(self, policy: host_policy.Policy) -> None:
         """Says who has to give up a card before it can be offered."""
@@ -276,16 +307,19 @@ class HostGPUs:
 
     def _log_changes(self) -> None:
         """Says each verdict once, and again when it changes."""
-        for card in self._cards:
-            if self._reported.get(card.address) == card.reason:
+        cards = self.cards
+        for card in cards:
+            before = self._reported.get(card.address)
+            if before == card.reason:
                 continue
             self._reported[card.address] = card.reason
             if card.offered:
                 LOG.info('GPU %s is offered to guests', card)
             else:
-                LOG.info('GPU %(card)s is withheld: %(reason)s',
-                         {'card': card, 'reason': card.reason})
-        for address in self._reported.keys() - {
-                card.address for card in self._cards}:
+                LOG.log(logging.WARNING if before == '' and not card.by_choice
+                        else logging.INFO,
+                        'GPU %(card)s is withheld: %(reason)s',
+                        {'card': card, 'reason': card.reason})
+        for address in self._reported.keys() - {c.address for c in cards}:
             del self._reported[address]
             LOG.warning('GPU %s is gone from the bus', address)

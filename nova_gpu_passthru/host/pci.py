@@ -205,6 +205,20 @@ class Sysfs:
             return False
         return len(head) == 4 and head != b'\xff\xff\xff\xff'
 
+    def incarnation(self, address: PCIAddress) -> int | None:
+        """Tells a device from the next one at the same address.
+
+        The kernel gives each folder of sysfs a number of its own
+        (kernfs_new_node in fs/kernfs/dir.c), and a device that comes back
+        gets a new folder.
+
+        :returns: the number of its folder, None where there is none
+        """
+        try:
+            return (self._devices / str(address)).stat().st_ino
+        except OSError:
+            return None
+
     def numa_node(self, address: PCIAddress) -> int | None:
         """The function's NUMA node, None where the firmware names none.
 

@@ -13,8 +13,9 @@
 """All cards of one model on one host, as a number."""
 
 import collections
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 import dataclasses
+import json
 
 from nova_gpu_passthru.host import cards as host_cards
 from nova_gpu_passthru.host import claims
@@ -25,7 +26,8 @@ from nova_gpu_passthru.host import pci
 class Pool:
     """The cards of one model.
 
-    :ivar total: cards that guests can have or have
+    :ivar total: cards that guests can have or have, or can have as soon as
+        their release is done
     :ivar held: how many each holder has, by its uuid
     :ivar blocked: cards that nobody holds and nobody can have now
     """
@@ -38,6 +40,37 @@ class Pool:
     @property
     def free(self) -> int:
         return self.total - sum(self.held.values()) - self.blocked
+
+
+@dataclasses.dataclass(frozen=True)
+class Usage:
+    """What the scheduler is told of a host.
+
+    :ivar pools: the cards by their model
+    """
+
+    pools: Sequence[Pool]
+
+    @property
+    def total_gpus(self) -> int:
+        """Cards that guests can have or have."""
+        return sum(pool.total for pool in self.pools)
+
+    @property
+    def free_by_model(self) -> dict[str, int]:
+        """Cards that a guest can have now."""
+        return {pool.model: pool.free for pool in self.pools}
+
+    @property
+    def free_gpus(self) -> int:
+        return sum(self.free_by_model.values())
+
+    def to_json(self) -> str:
+        """Writes what nova_gpu_passthru.scheduler.reports reads."""
+        return json.dumps({'free_gpus': self.free_gpus,
+                           'total_gpus': self.total_gpus,
+                           'free_by_model': self.free_by_model},
+                          sort_keys=True)
 
 
 def count(cards: Collection[host_cards.Card],
@@ -58,7 +91,7 @@ def count(cards: Collection[host_cards.Card],
     pools: dict[str, list[host_cards.Card]] = collections.defaultdict(list)
     for card in cards:
         held = card.address in holders and card.main.physfn is None
-        if card.ready or held:
+        if card.ready or held or card.returning:
             pools[card.model].append(card)
     return [Pool(model, len(pool),
                  collections.Counter(

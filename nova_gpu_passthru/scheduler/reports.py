@@ -12,7 +12,7 @@
 
 """Reads what a host reports of its GPUs in the statistics of its ComputeNode.
 
-nova_gpu_passthru.host.gpus.Usage writes it.
+nova_gpu_passthru.host.pools.Usage writes it.
 """
 
 from collections.abc import Mapping

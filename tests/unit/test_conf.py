@@ -10,6 +10,8 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
+import pathlib
+
 import ddt
 import fixtures
 from oslo_config import cfg
@@ -18,6 +20,7 @@ from nova_gpu_passthru import conf
 from nova_gpu_passthru import exceptions
 from nova_gpu_passthru.host import pci
 from nova_gpu_passthru.host import policy as host_policy
+from nova_gpu_passthru.host import release
 from tests.unit import base
 
 
@@ -31,6 +34,9 @@ class TestCase(base.TestCase):
         conf.register_opts(config)
         config(['--config-file', file], project='nova')
         return config
+
+    def terms(self, lines: str = '') -> release.Terms:
+        return conf.read_terms(self.read(lines))
 
     def policy(self, lines: str = '') -> host_policy.Policy:
         return conf.read_policy(self.read(lines))
@@ -117,5 +123,39 @@ class OptionsTest(TestCase):
         listed = [opt for _, opts in conf.list_opts() for opt in opts]
         self.assertEqual([], [opt.name for opt in listed if not opt.help])
         self.assertEqual(
-            set(), {'include', 'exclude', 'boot_vga', 'detach_timeout'} -
+            set(), {'include', 'exclude', 'boot_vga', 'detach_timeout',
+                    'release_hook', 'release_hook_timeout',
+                    'hold_after_release', 'state_dir'} -
             {opt.name for opt in listed})
+
+
+@ddt.ddt
+class ReleaseTest(TestCase):
+    def test_by_default_nothing_happens_between_two_guests(self) -> None:
+        self.assertFalse(self.terms().needed)
+
+    def test_all_that_shall_happen_is_read(self) -> None:
+        self.assertEqual(
+            release.Terms('/bin/true', 90, True),
+            self.terms('release_hook = /bin/true\nrelease_hook_timeout = 90\n'
+                       'hold_after_release = true'))
+
+    @ddt.data('release_hook = /bin/true', 'hold_after_release = true')
+    def test_either_is_enough(self, line: str) -> None:
+        self.assertTrue(self.terms(line).needed)
+
+    def test_hook_that_cannot_run_stops_the_service(self) -> None:
+        error = self.assertRaises(exceptions.InvalidReleaseHook, self.terms,
+                                  'release_hook = /no/such/hook')
+        self.assertIn("'/no/such/hook'", str(error))
+
+    @ddt.data('0', '-1', 'soon')
+    def test_timeout_is_a_positive_number(self, text: str) -> None:
+        self.assertRaises(cfg.ConfigFileValueError, self.terms,
+                          f'release_hook_timeout = {text}')
+
+    def test_records_are_in_the_state_of_nova(self) -> None:
+        config = self.read()
+        config.register_opt(cfg.StrOpt('state_path', default='/var/nova'))
+        self.assertEqual(pathlib.Path('/var/nova/gpu_passthru'),
+                         conf.records_of(config).folder)

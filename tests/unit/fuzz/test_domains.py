@@ -23,6 +23,8 @@ from nova_gpu_passthru import exceptions
 from nova_gpu_passthru import flavor
 from nova_gpu_passthru.host import gpus
 from nova_gpu_passthru.host import pci
+from nova_gpu_passthru.host import records
+from nova_gpu_passthru.host import release
 from tests import sysfs_tree
 from tests.unit import base
 from tests.unit import fakes
@@ -118,14 +120,14 @@ class BrokenDomainsTest(base.TestCase):
             hypervisor.defined[OWNER] = xml
             host = started(hypervisor)
             if not was_known:
-                host = gpus.HostGPUs(pci.Sysfs(tree.root), hypervisor)
+                host = new_host(hypervisor)
             # Before a tag, so that the address stays what it is or is none.
             cut = chance.choice([m.start() for m in re.finditer('<', xml)])
             hypervisor.defined[OWNER] = xml[:cut] + junk
             if was_known:
                 host.refresh()
             else:
-                host.start(base.policy(), 30)
+                host.start(base.policy(), 30, release.Terms())
             self.assertHeld(host, address)
 
     def assertHeld(self, host: gpus.HostGPUs, address: str) -> None:
@@ -143,7 +145,13 @@ class BrokenDomainsTest(base.TestCase):
         self.assertEqual(len(set(got)), len(got))
 
 
+def new_host(hypervisor: fakes.Hypervisor) -> gpus.HostGPUs:
+    root = hypervisor.tree.root
+    return gpus.HostGPUs(pci.Sysfs(root), hypervisor,
+                         records.Records(root / 'gpu_passthru'))
+
+
 def started(hypervisor: fakes.Hypervisor) -> gpus.HostGPUs:
-    host = gpus.HostGPUs(pci.Sysfs(hypervisor.tree.root), hypervisor)
-    host.start(base.policy(), 30)
+    host = new_host(hypervisor)
+    host.start(base.policy(), 30, release.Terms())
     return host

@@ -12,9 +12,18 @@
 
 """A host whose GPUs are found, detached and claimed."""
 
+import os
+import pathlib
+import threading
+import time
+
+import fixtures
+
 from nova_gpu_passthru import flavor
 from nova_gpu_passthru.host import gpus
 from nova_gpu_passthru.host import pci
+from nova_gpu_passthru.host import records
+from nova_gpu_passthru.host import release
 from tests.unit import base
 from tests.unit import fakes
 
@@ -35,13 +44,20 @@ class TestCase(base.TestCase):
     def host(self, description: str) -> None:
         self.sysfs = self.tree(description)
         self.hypervisor = fakes.Hypervisor(self.sysfs)
+        self.records = records.Records(pathlib.Path(
+            self.useFixture(fixtures.TempDir()).path, 'gpu_passthru'))
 
-    def start(self, timeout: float = 30, **options: object) -> None:
+    def start(self, timeout: float = 30,
+              terms: release.Terms = release.Terms(),
+              **options: object) -> None:
         """Starts nova-compute, anew where it ran before."""
         self.hypervisor.detached.clear()
-        self.gpus = gpus.HostGPUs(pci.Sysfs(self.sysfs.root),
-                                  self.hypervisor)
-        self.gpus.start(base.policy(**options), timeout)
+        self.gpus = self.new_gpus()
+        self.gpus.start(base.policy(**options), timeout, terms)
+
+    def new_gpus(self) -> gpus.HostGPUs:
+        return gpus.HostGPUs(pci.Sysfs(self.sysfs.root), self.hypervisor,
+                             self.records)
 
     def claim(self, uuid: str, request: flavor.GPURequest = ONE
               ) -> list[str]:
@@ -52,6 +68,26 @@ class TestCase(base.TestCase):
         reason, = (card.reason for card in self.gpus.cards
                    if str(card.address) == address)
         return reason
+
+    def hook(self, script: str) -> str:
+        """Makes an executable of the lines of a shell script."""
+        path = pathlib.Path(self.useFixture(fixtures.TempDir()).path, 'hook')
+        path.write_text(f'#!/bin/sh\n{script}\n')
+        path.chmod(0o755)
+        return str(path)
+
+    def wait_for(self, path: str | os.PathLike[str]) -> None:
+        """Waits until a hook has made a file."""
+        deadline = time.monotonic() + 60
+        while not os.path.exists(path):
+            self.assertLess(time.monotonic(), deadline, f'no {path}')
+            time.sleep(.02)
+
+    def finish_releases(self) -> None:
+        """Waits until no card is being released any more."""
+        for thread in threading.enumerate():
+            if thread.name.startswith('release-'):
+                thread.join(60)
 
     def assertUsage(self, total: int, free: int) -> None:
         usage = self.gpus.usage()

@@ -15,8 +15,6 @@
 import json
 
 from nova_gpu_passthru import flavor
-from nova_gpu_passthru.host import gpus
-from nova_gpu_passthru.host import pci
 from tests.unit import fakes
 from tests.unit.host import gpus_base
 
@@ -43,8 +41,7 @@ class StartTest(gpus_base.TestCase):
 
     def test_before_the_start_there_is_nothing(self) -> None:
         self.host(HOST)
-        self.gpus = gpus.HostGPUs(pci.Sysfs(self.sysfs.root),
-                                  self.hypervisor)
+        self.gpus = self.new_gpus()
         self.gpus.refresh()
         self.assertUsage(total=0, free=0)
         self.assertFalse(self.gpus.has_candidates())

@@ -136,19 +136,6 @@ class FailureTest(gpus_base.TestCase):
         self.gpus.refresh()
         self.assertUsage(total=3, free=3)
 
-    def test_card_that_was_let_go_and_is_caught_again_is_tried_again(
-            self) -> None:
-        self.host(HOST)
-        self.hypervisor.refused.add(SECOND)
-        self.start()
-        self.sysfs.set_driver(SECOND, 'vfio-pci')
-        self.hypervisor.refused.clear()
-        self.gpus.refresh()
-        self.sysfs.set_driver(SECOND, 'nvidia')
-        self.gpus.refresh()
-        self.assertEqual(fakes.STUB, self.hypervisor.driver(SECOND))
-        self.assertUsage(total=3, free=3)
-
     # https://github.com/NVIDIA/k8s-driver-manager (75159256): the stub
     # driver's module is missing
     def test_what_libvirt_says_is_surfaced_once(self) -> None:

@@ -13,7 +13,6 @@
 import ddt
 from nova import test
 
-from nova_gpu_passthru.host import gpus
 from nova_gpu_passthru.host import pools
 from nova_gpu_passthru.scheduler import reports
 from tests.unit.scheduler import hosts
@@ -26,7 +25,7 @@ class ReadTest(test.NoDBTestCase):
         return reports.read(hosts.host('one', gpu_passthru=text))
 
     def test_what_a_host_writes_is_what_the_scheduler_reads(self) -> None:
-        report = self.read(gpus.Usage([
+        report = self.read(pools.Usage([
             pools.Pool('1002:74a1', total=2, held={'a': 2}),
             pools.Pool('10de:2330', total=6, held={'b': 2}, blocked=1),
         ]).to_json())

@@ -1,0 +1,149 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Runs the operator's executable for a card that a guest has given back."""
+
+from collections.abc import Iterator
+import contextlib
+import fcntl
+import os
+import pathlib
+import signal
+import subprocess
+import tempfile
+import time
+from typing import IO
+
+from nova_gpu_passthru import exceptions
+from nova_gpu_passthru.host import cards as host_cards
+
+# How much of what the hook printed is told.
+_LINES, _BYTES = 10, 1000
+# Seconds for a hook to end once it was told to.
+_GRACE = 5
+
+
+def check(path: str) -> None:
+    """Looks whether a hook can be run by this process.
+
+    :param path: the executable, empty for none
+    :raises InvalidReleaseHook: if not; the path is quoted
+    """
+    if not path:
+        return
+    what = ('is no absolute path' if not os.path.isabs(path) else
+            'does not exist' if not os.path.exists(path) else
+            'is no file' if not os.path.isfile(path) else
+            'may not be executed by this user'
+            if not os.access(path, os.X_OK) else '')
+    if what:
+        raise exceptions.InvalidReleaseHook(
+            f'[gpu_passthru] release_hook names {path!r}, which {what}. Name '
+            f'an executable file of the host, or leave the option empty.')
+
+
+def run(path: str, timeout: float, card: host_cards.Card, uuid: str,
+        folder: pathlib.Path) -> None:
+    """Runs a hook for a card and waits for its end.
+
+    Its arguments are the addresses of the card's functions, the GPU's first;
+    the environment has them too, with the model and the instance's uuid. It
+    gets a process group of its own, all of which is killed at the end of the
+    time. A hook that a killed nova-compute left behind keeps the lock on its
+    card, so that never two run for one card.
+
+    :param path: the executable
+    :param timeout: seconds
+    :param card: what the guest has given back
+    :param uuid: the instance's or domain's that had it
+    :param folder: where the lock is
+    :raises ReleaseFailed: if it cannot be run, fails or takes too long; the
+        end of what it printed is quoted
+    """
+    addresses = [str(f.address) for f in (card.main, *card.companions)]
+    deadline = time.monotonic() + timeout
+    try:
+        with (_lock(folder / f'{card.address}.hook', deadline) as lock,
+              tempfile.TemporaryFile() as output):
+            process = subprocess.Popen(
+                [path, *addresses], cwd='/', stdin=subprocess.DEVNULL,
+                stdout=output, stderr=output, start_new_session=True,
+                pass_fds=[lock],
+                env={**os.environ,
+                     'GPU_PASSTHRU_ADDRESS': addresses[0],
+                     'GPU_PASSTHRU_ADDRESSES': ' '.join(addresses),
+                     'GPU_PASSTHRU_MODEL': card.model,
+                     'GPU_PASSTHRU_INSTANCE': uuid})
+            what = _end(process, deadline, timeout)
+            if what:
+                raise exceptions.ReleaseFailed(
+                    f'{path} {what}{_said(output)}')
+    except OSError as error:
+        raise exceptions.ReleaseFailed(
+            f'{path} cannot be run: {error}') from error
+
+
+def _end(process: 'subprocess.Popen[bytes]', deadline: float,
+         timeout: float) -> str:
+    """Waits for the end, and says what is wrong with it."""
+    try:
+        status = process.wait(max(0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        _kill(process)
+        return f'did not end within {timeout:.0f} s'
+    if status < 0:
+        return f'was killed by signal {-status}'
+    return f'ended with status {status}' if status else ''
+
+
+def _kill(process: 'subprocess.Popen[bytes]') -> None:
+    """Ends a hook with all that it has started in its process group."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE)
+
+
+def _said(output: IO[bytes]) -> str:
+    """The end of what a hook printed, on one line."""
+    size = output.seek(0, os.SEEK_END)
+    output.seek(max(0, size - _BYTES))
+    lines = output.read().decode(errors='replace').split('\n')
+    said = [line.strip() for line in lines if line.strip()][-_LINES:]
+    return f' and printed: {" | ".join(said)}' if said else ''
+
+
+@contextlib.contextmanager
+def _lock(path: pathlib.Path, deadline: float) -> Iterator[int]:
+    """Takes a lock that lives as long as any process has it open.
+
+    So it does not end with nova-compute while the hook runs on.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise exceptions.ReleaseFailed(
+                        f'an earlier hook still runs for this card (it has '
+                        f'{path} open)') from None
+                time.sleep(.2)
+        yield descriptor
+        # What the hook left running on purpose has it open as well.
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    finally:
+        os.close(descriptor)
