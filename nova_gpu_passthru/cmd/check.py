@@ -23,7 +23,9 @@ from oslo_upgradecheck import upgradecheck
 from nova_gpu_passthru.cmd import findings
 from nova_gpu_passthru.cmd import host_view
 from nova_gpu_passthru.cmd import libvirt_host
+from nova_gpu_passthru import conf
 from nova_gpu_passthru import exceptions
+from nova_gpu_passthru.guest import domain
 from nova_gpu_passthru.host import cards as host_cards
 from nova_gpu_passthru.host import pci
 
@@ -90,7 +92,7 @@ class Check(lister.Lister):
         except exceptions.InvalidDeviceEntry:
             return  # of_configuration() has told
         cards = host_cards.find(sysfs, policy)
-        domains = []
+        domains: list[domain.DomainDevices] = []
         try:
             domains = libvirt_host.read_domains(config)
         except libvirt.libvirtError as error:
@@ -101,6 +103,8 @@ class Check(lister.Lister):
         yield from findings.of_device_spec(cards, policy, domains)
         yield from findings.of_cards(cards)
         yield from findings.of_domains(domains, cards, policy)
+        yield from findings.of_records(cards, conf.records_of(config),
+                                       domains)
 
     def _look_at_scheduler(self, file: pathlib.Path | None
                            ) -> Iterator[findings.Finding]:

@@ -27,6 +27,8 @@ from nova_gpu_passthru.guest import domain
 from nova_gpu_passthru.host import cards as host_cards
 from nova_gpu_passthru.host import pci
 from nova_gpu_passthru.host import policy as host_policy
+from nova_gpu_passthru.host import records as host_records
+from nova_gpu_passthru.host import standing
 from nova_gpu_passthru import releases
 
 DRIVER = 'nova_gpu_passthru.driver.GPUPassthruDriver'
@@ -80,6 +82,10 @@ def of_configuration(config: cfg.ConfigOpts) -> Iterator[Finding]:
         conf.read_policy(config)
     except exceptions.InvalidDeviceEntry as error:
         yield Finding('nova.conf', str(error), 'correct the entry')
+    try:
+        conf.read_terms(config)
+    except exceptions.InvalidReleaseHook as error:
+        yield Finding('nova.conf', str(error), 'correct the path')
 
 
 def of_kernel(sysfs: pci.Sysfs, root: pathlib.Path = pathlib.Path('/'),
@@ -121,6 +127,40 @@ def of_cards(cards: Sequence[host_cards.Card]) -> Iterator[Finding]:
         yield Finding('GPUs', f'none of {len(cards)} displays and '
                               f'accelerators is offered to guests',
                       'see nova-gpu-passthru list')
+
+
+def of_records(cards: Sequence[host_cards.Card],
+               records: host_records.Records,
+               domains: Iterable[domain.DomainDevices]) -> Iterator[Finding]:
+    """Looks for cards that were set apart at run time.
+
+    :param cards: all candidates of the host, with their own verdicts
+    :param records: what is remembered of them
+    :param domains: all domains of the host that are known
+    """
+    try:
+        found = records.read()
+    except exceptions.RecordsUnavailable as error:
+        what, _, cure = str(error).partition('; ')
+        yield Finding('records', what, f'{cure}; run this as that user or '
+                                       f'as root')
+        return
+    domains = list(domains)
+    for card in cards:
+        judged = standing.judged(
+            card, found.get(card.address),
+            [d.uuid for d in domains if card.addresses & d.addresses])
+        if card.offered and not judged.offered:
+            what, _, cure = judged.reason.rpartition('; ')
+            record = found[card.address]
+            yield Finding(
+                f'GPU {card.address}', what, cure, FAILURE if (
+                    record.fault or record.failed_release or
+                    record.failed_start) else WARNING)
+    for address, what in standing.strangers(cards, found).items():
+        yield Finding(f'GPU {address}', what,
+                      f'if that card is gone for good: nova-gpu-passthru '
+                      f'offer {address}', WARNING)
 
 
 def of_device_spec(cards: Sequence[host_cards.Card],

@@ -29,6 +29,8 @@ from nova_gpu_passthru.guest import domain
 from nova_gpu_passthru.host import cards as host_cards
 from nova_gpu_passthru.host import pci
 from nova_gpu_passthru.host import policy as host_policy
+from nova_gpu_passthru.host import records as host_records
+from nova_gpu_passthru.host import standing
 
 ReadDomains = Callable[[], Iterable[domain.DomainDevices]]
 
@@ -40,13 +42,17 @@ class HostView:
     :ivar functions: all PCI functions of the host
     :ivar cards: all candidates with their verdicts
     :ivar holders: the uuid of the domain that has a function
+    :ivar own_verdicts: the cards without what is recorded of them
     :ivar libvirt_error: why it is not known who holds what; empty if it is
+    :ivar notes: what else a person should know
     """
 
     functions: dict[pci.PCIAddress, pci.PCIFunction]
     cards: tuple[host_cards.Card, ...]
     holders: dict[pci.PCIAddress, str]
+    own_verdicts: tuple[host_cards.Card, ...] = ()
     libvirt_error: str = ''
+    notes: tuple[str, ...] = ()
 
     def holder(self, card: host_cards.Card) -> str | None:
         """The uuid of the domain that has a card."""
@@ -70,11 +76,13 @@ class Host:
     :ivar policy: what its operator wants
     :ivar read_domains: gives what each domain holds, and raises
         libvirt.libvirtError where libvirt does not tell
+    :ivar records: what is remembered of its cards, None for nothing
     """
 
     sysfs: pci.Sysfs
     policy: host_policy.Policy
     read_domains: ReadDomains
+    records: host_records.Records | None = None
 
     def look(self) -> HostView:
         """Looks at the host as it is now."""
@@ -86,9 +94,11 @@ class Host:
                        for address in devices.held}
         except (libvirt.libvirtError, etree.XMLSyntaxError) as error:
             libvirt_error = str(error)
-        return HostView(self.sysfs.functions(),
-                        host_cards.find(self.sysfs, self.policy), holders,
+        cards = host_cards.find(self.sysfs, self.policy)
+        view = HostView(self.sysfs.functions(), cards, holders, cards,
                         libvirt_error)
+        return view if self.records is None else _with_records(view,
+                                                               self.records)
 
 
 def host_of(app: cliff_app.App, sysfs: pathlib.Path | None) -> Host:
@@ -109,7 +119,25 @@ def host_of(app: cliff_app.App, sysfs: pathlib.Path | None) -> Host:
     return Host(
         reader, read_policy(config),
         (lambda: libvirt_host.read_domains(config)) if sysfs is None else
-        (lambda: ()))
+        (lambda: ()), conf.records_of(config) if sysfs is None else None)
+
+
+def _with_records(view: HostView, records: host_records.Records) -> HostView:
+    """Withholds the cards for which something is recorded."""
+    try:
+        found = records.read()
+    except exceptions.RecordsUnavailable as error:
+        return dataclasses.replace(view, notes=(
+            f'What is withheld at run time is not known: {error}',))
+    return dataclasses.replace(
+        view, cards=tuple(
+            standing.judged(card, found.get(card.address),
+                            [uuid for uuid in [view.holder(card)] if uuid])
+            for card in view.cards),
+        notes=tuple(
+            f'What is remembered of GPU {address} is left aside: {what}.'
+            for address, what in
+            standing.strangers(view.cards, found).items()))
 
 
 def read_policy(config: cfg.ConfigOpts) -> host_policy.Policy:
@@ -139,4 +167,6 @@ def look(app: cliff_app.App, sysfs: pathlib.Path | None) -> HostView:
                          f'cards: {view.libvirt_error}\n')
     if not view.cards:
         app.stderr.write('This host has no display and no accelerator.\n')
+    for note in view.notes:
+        app.stderr.write(note + '\n')
     return view

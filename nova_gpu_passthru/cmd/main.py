@@ -16,6 +16,7 @@ import argparse
 from collections.abc import Sequence
 import importlib.metadata
 import importlib.util
+import os
 import pathlib
 import sys
 
@@ -26,8 +27,11 @@ from oslo_config import cfg
 from nova_gpu_passthru import conf
 
 
+_DISTRIBUTION = '/usr/share/nova/nova-dist.conf'
+
+
 class Command(app.App):
-    """Shows what nova_gpu_passthru makes of a host."""
+    """Shows what nova_gpu_passthru makes of a host, and sets cards apart."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -55,8 +59,10 @@ class Command(app.App):
         """Names the configuration files of one of Nova's programs."""
         if self.options.config_file is not None:
             return list(self.options.config_file)
-        # As the program does, and some distributions add the second.
-        return [*cfg.find_config_files('nova', program),
+        # As the program does. Some distributions add the third, and Red Hat's
+        # units name the first.
+        return [*filter(os.path.exists, [_DISTRIBUTION]),
+                *cfg.find_config_files('nova', program),
                 *cfg.find_config_files('nova', program,
                                        extension=f'/{program}.conf')]
 

@@ -46,6 +46,7 @@ class Card:
     :ivar host_display: whether it is a display that stays with the host
     :ivar reason: why it is withheld, for a person; empty if it is offered
     :ivar by_choice: whether only the operator's policy withholds it
+    :ivar kept_by_holder: whether a guest that has it may have it again
     :ivar returning: whether it is withheld only until its release is done
     :ivar gone: whether it is not on the bus any more
     """
@@ -58,6 +59,7 @@ class Card:
     host_display: bool = False
     reason: str = ''
     by_choice: bool = False
+    kept_by_holder: bool = False
     returning: bool = False
     gone: bool = False
 
@@ -108,10 +110,12 @@ class Card:
         return self.offered and self.on_stub
 
     def withheld(self, reason: str, by_choice: bool = False,
+                 kept_by_holder: bool = False,
                  returning: bool = False) -> 'Card':
         """The same card, kept back for a reason."""
-        return dataclasses.replace(self, reason=reason, by_choice=by_choice,
-                                   returning=returning)
+        return dataclasses.replace(
+            self, reason=reason, by_choice=by_choice,
+            kept_by_holder=by_choice or kept_by_holder, returning=returning)
 
     def __str__(self) -> str:
         return f'{self.address} ({self.model})'

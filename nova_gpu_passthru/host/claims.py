@@ -146,7 +146,8 @@ class Claims:
                            if model in (None, card.model) and
                            card not in picked and
                            (card in own and card.on_stub and
-                            (card.offered or card.by_choice) or
+                            (card.offered or card.by_choice or
+                             card.kept_by_holder) or
                             card.ready and readable and
                             request.affinity.allows(card.numa_node,
                                                     sockets or {}))]

@@ -44,22 +44,24 @@ def judged(card: host_cards.Card, record: host_records.Record | None,
         return card
     offer = _OFFER.format(card.address)
     if record.fault:
-        return card.withheld(record.fault, True)
+        return card.withheld(record.fault, kept_by_holder=True)
     if record.withheld:
         return card.withheld(
-            f'an operator withholds it: {record.withheld}; {offer}', True)
+            f'an operator withholds it: {record.withheld}; {offer}',
+            by_choice=True)
     if record.failed_release:
         return card.withheld(
             f'its release failed: {record.failed_release}; correct that, then '
-            f'{offer}', True)
+            f'{offer}', kept_by_holder=True)
     if record.given_to and record.given_to not in holders:
         return card.withheld(
             f'it was given to {record.given_to} and has to be released; wait, '
-            f'or see the log of nova-compute', True, returning=not holders)
+            f'or see the log of nova-compute', by_choice=True,
+            returning=not holders)
     if record.kept_back:
         return card.withheld(
             f'it was released and is kept back ([gpu_passthru] '
-            f'hold_after_release); {offer}', True)
+            f'hold_after_release); {offer}', kept_by_holder=True)
     if record.failed_start:
         return card.withheld(
             f'a guest did not start with it: {record.failed_start}; when it '

@@ -88,6 +88,10 @@ class ConfigurationTest(base.TestCase):
         finding, = self.found(exclude=['0000:82.0.0'])
         self.assertIn("'0000:82.0.0'", finding.problem)
 
+    def test_hook_that_cannot_run_is_quoted(self) -> None:
+        finding, = self.found(release_hook='/no/such/hook')
+        self.assertIn("'/no/such/hook'", finding.problem)
+
 
 @ddt.ddt
 class KernelTest(base.TestCase):
