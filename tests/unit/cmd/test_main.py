@@ -31,7 +31,7 @@ class MainTest(base.TestCase):
 
     def test_unknown_command_is_an_error(self) -> None:
         one = self.useFixture(command.Command())
-        one.run('offer')
+        one.run('sell')
         self.assertNotEqual(0, one.status)
 
     # What nova-compute itself reads (nova.cmd.compute.main).

@@ -21,8 +21,6 @@ import libvirt
 
 from nova_gpu_passthru.host import pci
 from nova_gpu_passthru.host import records
-from tests.unit import base
-from tests.unit.cmd import command
 from tests.unit.cmd import test_list
 from tests.unit import fakes
 
@@ -37,10 +35,9 @@ FIRST, AUDIO, SECOND, THIRD = ('0000:65:00.0', '0000:65:00.1',
 UUID = '6f70b1a2-9d2c-4c1e-9a0e-0d5f0c6d3d01'
 
 
-class TestCase(base.TestCase):
+class TestCase(test_list.TestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.command = self.useFixture(command.Command())
         self.host = self.tree(HOST)
         sysfs = pci.Sysfs(self.host.root)
         self.useFixture(fixtures.MonkeyPatch(
