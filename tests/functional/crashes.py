@@ -36,12 +36,14 @@ import fixtures
 from oslo_concurrency import lockutils
 
 from nova_gpu_passthru.host import gpus
+from nova_gpu_passthru.host import hook
+from nova_gpu_passthru.host import records
 from tests.functional import gpu_libvirt
 from tests.functional import guest_domain
 from tests.functional import node_device
 
 # What changes who holds what, on libvirt's side and on ours.
-_STEPS: dict[type, tuple[str, ...]] = {
+_STEPS: dict[type | types.ModuleType, tuple[str, ...]] = {
     gpu_libvirt.Connection: ('defineXML', 'listAllDomains'),
     guest_domain.Domain: (
         'createWithFlags', 'destroy', 'undefineFlags', 'managedSave',
@@ -49,6 +51,8 @@ _STEPS: dict[type, tuple[str, ...]] = {
     node_device.NodeDevice: ('detachFlags',),
     gpus.HostGPUs: ('claim', 'release', 'keep_for_revert', 'revert',
                     'confirm'),
+    records.Records: ('change',),
+    hook: ('run',),
 }
 # Much more than any action needs.
 _PATIENCE = 90
