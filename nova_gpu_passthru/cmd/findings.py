@@ -152,11 +152,7 @@ def of_records(cards: Sequence[host_cards.Card],
             [d.uuid for d in domains if card.addresses & d.addresses])
         if card.offered and not judged.offered:
             what, _, cure = judged.reason.rpartition('; ')
-            record = found[card.address]
-            yield Finding(
-                f'GPU {card.address}', what, cure, FAILURE if (
-                    record.fault or record.failed_release or
-                    record.failed_start) else WARNING)
+            yield Finding(f'GPU {card.address}', what, cure, WARNING)
     for address, what in standing.strangers(cards, found).items():
         yield Finding(f'GPU {address}', what,
                       f'if that card is gone for good: nova-gpu-passthru '

@@ -65,6 +65,11 @@ class LostDriverTest(base.GPUTestCase):
         server = self.create_gpu_server(2, state='ERROR')
         self.assertNoAllocations(server)
         self.assertEqual([], connection.domains)
+        self.run_periodic()
+        self.assertFree(1, 'host1')
+        connection.sysfs.set_driver('0000:17:00.0', 'vfio-pci')
+        self.run_periodic()
+        self.assertFree(2, 'host1')
 
 
 class PreparationFailsTest(base.GPUTestCase):
