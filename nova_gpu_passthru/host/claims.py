@@ -137,7 +137,9 @@ class Claims:
             own = [card for card in cards
                    if card.addresses & own_addresses and
                    card.address not in moved]
-            taken = frozenset().union(*held.values())
+            # What is being released closes its IOMMU group as well.
+            taken = frozenset().union(*held.values(), *(
+                card.addresses for card in cards if card.returning))
             picked: tuple[host_cards.Card, ...] = ()
             for model, count in request.parts():
                 # What a guest has stays its own, also where the operator has

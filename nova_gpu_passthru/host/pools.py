@@ -84,7 +84,8 @@ def count(cards: Collection[host_cards.Card],
     :param known: whether it is known who holds what; if not, none is free
     :returns: the pools, in the order of models
     """
-    taken = {address for card in cards if card.address in holders
+    taken = {address for card in cards
+             if card.address in holders or card.returning
              for address in card.addresses}
     free = {card.address for card in claims.available(
         (card for card in cards if card.ready and known), taken, cards)}

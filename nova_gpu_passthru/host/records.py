@@ -232,7 +232,7 @@ class Records:
 
     def _make_folder(self) -> None:
         if not self.folder.is_dir():
-            self.folder.mkdir(mode=0o750)
+            self.folder.mkdir(mode=0o750, exist_ok=True)
             if os.geteuid() == 0:
                 parent = self.folder.parent.stat()
                 os.chown(self.folder, parent.st_uid, parent.st_gid)

@@ -26,6 +26,7 @@ from nova_gpu_passthru.host import hook
 from nova_gpu_passthru.host import pci
 from nova_gpu_passthru.host import records as host_records
 from nova_gpu_passthru.host import standing as host_standing
+from nova_gpu_passthru import telemetry
 
 LOG = logging.getLogger(__name__)
 
@@ -186,8 +187,9 @@ class Releaser:
                 LOG.info('GPU %(card)s is released after %(uuid)s: %(hook)s '
                          'runs', {'card': card, 'uuid': uuid,
                                   'hook': self.terms.hook})
-                hook.run(self.terms.hook, self.terms.hook_timeout, card, uuid,
-                         self._records.folder)
+                with telemetry.timed('release'):
+                    hook.run(self.terms.hook, self.terms.hook_timeout, card,
+                             uuid, self._records.folder)
             failure = self._make_ready(card)
         except exceptions.ReleaseFailed as error:
             failure = str(error)

@@ -24,6 +24,7 @@ from nova_gpu_passthru.host import claims as host_claims
 from nova_gpu_passthru.host import pci
 from nova_gpu_passthru.host import records as host_records
 from nova_gpu_passthru.host import start_failures
+from nova_gpu_passthru import telemetry
 
 LOG = logging.getLogger(__name__)
 
@@ -56,8 +57,7 @@ def judged(card: host_cards.Card, record: host_records.Record | None,
     if record.given_to and record.given_to not in holders:
         return card.withheld(
             f'it was given to {record.given_to} and has to be released; wait, '
-            f'or see the log of nova-compute', by_choice=True,
-            returning=not holders)
+            f'or see the log of nova-compute', by_choice=True, returning=True)
     if record.kept_back:
         return card.withheld(
             f'it was released and is kept back ([gpu_passthru] '
@@ -186,6 +186,7 @@ class Standing:
         held = self._claims.held_by(uuid)
         for card in start_failures.blamed(
                 text, (card for card in cards if card.addresses & held)):
+            telemetry.failed('start', 'card')
             said = start_failures.shortened(text)
             LOG.error('GPU %(card)s is withheld, for instance %(uuid)s did '
                       'not start because of it: %(said)s. When it is well '

@@ -236,6 +236,32 @@ class HookTest(TestCase):
         self.assertEqual([], self.runs())
 
 
+class GroupTest(TestCase):
+    """The first two cards share an IOMMU group."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.host(HOST.replace('group=2', 'group=1'))
+        self.terms = release.Terms(self.hook(
+            f'while [ ! -e {self.folder}/go ]; do sleep .02; done'))
+        self.restart()
+        self.assertEqual([FIRST], self.claim(
+            A, flavor.GPURequest(1, '10de:2231')))
+        self.take_back(A)
+
+    def test_others_of_the_group_wait_for_the_release(self) -> None:
+        # The hook may have the card on a host driver, and then vfio does not
+        # open the group.
+        self.gpus.refresh()
+        self.assertUsage(total=3, free=1)
+        self.assertEqual([THIRD], self.claim(B))
+
+    def test_and_are_free_after_it(self) -> None:
+        (self.folder / 'go').touch()
+        self.finish_releases()
+        self.assertUsage(total=3, free=3)
+
+
 class RestartTest(TestCase):
     def test_release_that_was_interrupted_starts_again(self) -> None:
         self.start_with('echo $$ >>started; while [ ! -e go ]; do sleep .02; '
