@@ -31,6 +31,7 @@ import json
 import os
 import pathlib
 import tempfile
+import threading
 from typing import Any
 
 from oslo_concurrency import lockutils
@@ -224,9 +225,16 @@ class Records:
                 # lock that nova-compute's user cannot open.
                 with open(self.folder / _LOCK, 'a') as file:
                     self._share(file.fileno())
-                    with lockutils.external_lock(
-                            _LOCK, lock_path=str(self.folder)):
+                    lock = lockutils.external_lock(
+                        _LOCK, lock_path=str(self.folder))
+                    try:
+                        lock.acquire()
+                    except threading.ThreadError as error:
+                        raise OSError(f'no lock: {error}') from error
+                    try:
                         yield
+                    finally:
+                        lock.release()
         except OSError as error:
             raise self._unavailable('changed', error) from error
 
