@@ -15,6 +15,8 @@
 
 import json
 
+import fixtures
+
 from nova_gpu_passthru import exceptions
 from nova_gpu_passthru.guest import domain
 from tests.unit import fakes
@@ -100,6 +102,26 @@ class OfferedTest(TestCase):
         self.gpus.refresh()
         self.assertUsage(total=3, free=3)
         self.assertEqual(fakes.STUB, self.hypervisor.driver(SECOND))
+
+    # The same, and https://bugs.launchpad.net/nova/+bug/1972028
+    def test_card_that_goes_between_the_look_and_the_lookup_is_no_error(
+            self) -> None:
+        lookup = self.hypervisor.node_device
+
+        def too_late(name: str) -> fakes.NodeDevice:
+            self.sysfs.remove('0000:68:00.0')
+            return lookup(name)
+
+        self.sysfs.add('0000:68:00.0 030200 10de:2330 driver=nvidia group=4')
+        with fixtures.MonkeyPatch(
+                'tests.unit.fakes.Hypervisor.node_device',
+                lambda hypervisor, name: too_late(name)):
+            self.gpus.refresh()
+        self.assertUsage(total=3, free=3)
+        self.assertNotIn('Traceback', self.log.output)
+        self.sysfs.add('0000:68:00.0 030200 10de:2330 driver=nvidia group=4')
+        self.gpus.refresh()
+        self.assertUsage(total=4, free=4)
 
     def test_card_that_was_gone_between_two_looks_is_detached_again(
             self) -> None:

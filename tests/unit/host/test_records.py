@@ -70,6 +70,17 @@ class RecordsTest(TestCase):
         self.assertEqual(0o640, self.file.stat().st_mode & 0o777)
         self.assertEqual(0o750, self.folder.stat().st_mode & 0o777)
 
+    def test_files_belong_to_the_owner_of_the_folder(self) -> None:
+        # An operator's root must not lock nova-compute's user out.
+        self.withhold(self.second, 'x')
+        owner = 12345 if os.geteuid() == 0 else os.geteuid()
+        for path in (self.folder, *self.folder.iterdir()):
+            os.chown(path, owner, -1)
+        (self.folder / 'lock').unlink()
+        self.withhold(self.first, 'x')
+        self.assertEqual({owner}, {path.stat().st_uid
+                                   for path in self.folder.iterdir()})
+
     def test_file_is_replaced_as_a_whole(self) -> None:
         self.withhold(self.first, 'x')
         with self.file.open() as before:
