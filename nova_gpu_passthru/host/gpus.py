@@ -294,7 +294,7 @@ class HostGPUs:
     def _log_guests_of_nova(self, policy: host_policy.Policy) -> None:
         """Says who has to give up a card before it can be offered."""
         holders = self.holders()
-        for card in self._cards:
+        for card in self.cards:
             if card.address in holders and policy.nova_gives_part_of(
                     card.functions):
                 LOG.warning(
