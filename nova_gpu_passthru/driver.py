@@ -59,15 +59,17 @@ _MAY_REVERT = (vm_states.RESIZED, vm_states.ERROR)
 class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
     """Gives whole GPUs to guests whose flavor asks for free_gpus."""
 
-    # Where the host's PCI devices are read; tests put a folder in its place.
+    # Where the host's PCI devices are read, and the folder that has its proc
+    # and dev; tests put others in their place.
     sysfs_root = '/sys'
+    host_root = '/'
 
     def __init__(self, virtapi: Any, read_only: bool = False) -> None:
         super().__init__(virtapi, read_only)
         conf.register_opts(CONF)
         self._gpus = gpus.HostGPUs(pci.Sysfs(self.sysfs_root),
                                    nova_host.NovaHypervisor(self._host),
-                                   conf.records_of(CONF))
+                                   conf.records_of(CONF), self.host_root)
         self._suspension = suspension.Suspension(self._host, self._gpus)
         self._pools = placement.Pools(virtapi)
 

@@ -27,7 +27,10 @@ from nova_gpu_passthru import conf
 from nova_gpu_passthru import exceptions
 from nova_gpu_passthru.guest import domain
 from nova_gpu_passthru.host import cards as host_cards
+from nova_gpu_passthru.host import health
+from nova_gpu_passthru.host import iomem
 from nova_gpu_passthru.host import pci
+from nova_gpu_passthru.host import processes
 
 # As of "nova-status upgrade check", where none of the codes means it.
 _UNEXPECTED = 255
@@ -91,7 +94,10 @@ class Check(lister.Lister):
             policy = host_view.read_policy(config)
         except exceptions.InvalidDeviceEntry:
             return  # of_configuration() has told
-        cards = host_cards.find(sysfs, policy)
+        owners = iomem.owners()
+        cards = [health.obstructed(card, owners)
+                 for card in host_cards.find(sysfs, policy)]
+        yield from findings.of_users(cards, processes.Processes(sysfs))
         domains: list[domain.DomainDevices] = []
         try:
             domains = libvirt_host.read_domains(config)

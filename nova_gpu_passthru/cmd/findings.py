@@ -27,6 +27,7 @@ from nova_gpu_passthru.guest import domain
 from nova_gpu_passthru.host import cards as host_cards
 from nova_gpu_passthru.host import pci
 from nova_gpu_passthru.host import policy as host_policy
+from nova_gpu_passthru.host import processes as host_processes
 from nova_gpu_passthru.host import records as host_records
 from nova_gpu_passthru.host import standing
 from nova_gpu_passthru import releases
@@ -157,6 +158,23 @@ def of_records(cards: Sequence[host_cards.Card],
         yield Finding(f'GPU {address}', what,
                       f'if that card is gone for good: nova-gpu-passthru '
                       f'offer {address}', WARNING)
+
+
+def of_users(cards: Iterable[host_cards.Card],
+             processes: host_processes.Processes) -> Iterator[Finding]:
+    """Looks for processes that keep cards from being detached.
+
+    :param cards: all candidates of the host
+    """
+    for card in cards:
+        if not card.offered or card.on_stub:
+            continue
+        users = processes.users(f.address for f in card.functions
+                                if not f.on_stub)
+        if users.processes:
+            yield Finding(f'GPU {card.address}', str(users),
+                          'stop what uses it: nova-compute cannot detach it '
+                          'until then', WARNING)
 
 
 def of_device_spec(cards: Sequence[host_cards.Card],

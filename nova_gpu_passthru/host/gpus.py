@@ -60,7 +60,7 @@ class HostGPUs:
         self._survey = host_survey.Survey(
             sysfs, binding.Binder(sysfs, hypervisor,
                                   processes.Processes(sysfs, root)),
-            self._claims, self._standing.judged)
+            self._claims, self._standing.judged, root)
         self._releaser = host_release.Releaser(
             self._standing, self._claims, self._survey.make_ready)
         self._reported: dict[pci.PCIAddress, str] = {}

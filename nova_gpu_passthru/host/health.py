@@ -20,7 +20,7 @@ power state says nothing. Nor does the lack of a reset method: such cards serve
 guests well (Proxmox 458b487b).
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 import dataclasses
 
 from nova_gpu_passthru.host import cards as host_cards
@@ -93,3 +93,28 @@ def incomplete(card: host_cards.Card, lost: Collection[pci.PCIAddress]
     names = ', '.join(str(address) for address in sorted(lost))
     return card.withheld(f'{names} is gone from the bus; {_CURE}, or restart '
                          f'nova-compute to offer the card without')
+
+
+def obstructed(card: host_cards.Card,
+               owners: Mapping[pci.PCIAddress, Iterable[str]]
+               ) -> host_cards.Card:
+    """Withholds a card of which vfio cannot have the memory.
+
+    Where the firmware showed its console on a card, the framebuffer keeps its
+    region after the driver has let go (kernels before commit d17378062079,
+    Linux 6.0), and QEMU says "can't reserve".
+
+    :param owners: who has requested regions of a function's BARs
+    """
+    if not card.ready:
+        return card
+    for function in card.functions:
+        others = [name for name in owners.get(function.address, ())
+                  if not name.startswith('vfio')]
+        if others:
+            return card.withheld(
+                f'{", ".join(others)} holds memory of {function.address}, '
+                f'which a guest would need; if that is the framebuffer of the '
+                f"firmware's console, boot the host with "
+                f'initcall_blacklist=sysfb_init')
+    return card

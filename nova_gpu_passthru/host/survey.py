@@ -14,6 +14,8 @@
 """Looks at the cards of the host again and again, and detaches them."""
 
 from collections.abc import Callable, Collection, Iterable
+import os
+import pathlib
 import re
 import threading
 
@@ -21,6 +23,7 @@ from nova_gpu_passthru.host import binding
 from nova_gpu_passthru.host import cards as host_cards
 from nova_gpu_passthru.host import claims as host_claims
 from nova_gpu_passthru.host import health
+from nova_gpu_passthru.host import iomem
 from nova_gpu_passthru.host import pci
 from nova_gpu_passthru.host import policy as host_policy
 
@@ -37,17 +40,20 @@ class Survey:
     :param binder: what detaches them
     :param claims: who holds what
     :param judge: withholds cards for what is recorded of them
+    :param root: the folder that has the proc of this host
     :ivar cards: all candidates with the verdicts that they have by
         themselves; one that is gone while somebody holds it stays
     """
 
     def __init__(self, sysfs: pci.Sysfs, binder: binding.Binder,
-                 claims: host_claims.Claims, judge: Judge) -> None:
+                 claims: host_claims.Claims, judge: Judge,
+                 root: str | os.PathLike[str] = '/') -> None:
         self.cards: tuple[host_cards.Card, ...] = ()
         self._sysfs = sysfs
         self._claims = claims
         self._judge = judge
         self._binder = binder
+        self._iomem = pathlib.Path(root) / 'proc' / 'iomem'
         self._policy: host_policy.Policy | None = None
         self._lock = threading.Lock()
         self._failures: dict[pci.PCIAddress, str] = {}
@@ -128,7 +134,8 @@ class Survey:
     def _found(self) -> list[host_cards.Card]:
         if self._policy is None:
             return []
-        found = [self._complete(card)
+        owners = iomem.owners(self._iomem)
+        found = [health.obstructed(self._complete(card), owners)
                  for card in host_cards.find(self._sysfs, self._policy)]
         return sorted([*found, *self._gone(found)],
                       key=lambda card: card.address)

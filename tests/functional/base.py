@@ -135,9 +135,10 @@ class GPUTestCase(base.ServersTestBase):
         # The driver reads it once; these hosts share one configuration.
         self.flags(state_dir=str(self.sysfs[hostname].root / 'state'),
                    group='gpu_passthru')
-        with fixtures.MonkeyPatch(
-                'nova_gpu_passthru.driver.GPUPassthruDriver.sysfs_root',
-                self.sysfs[hostname].root):
+        driver = 'nova_gpu_passthru.driver.GPUPassthruDriver'
+        root = self.sysfs[hostname].root
+        with (fixtures.MonkeyPatch(f'{driver}.sysfs_root', root),
+              fixtures.MonkeyPatch(f'{driver}.host_root', root)):
             super().start_compute(hostname, *args, **kwargs)
         return hostname
 

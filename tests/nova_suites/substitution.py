@@ -59,6 +59,7 @@ def substitute(folder: pathlib.Path) -> None:
             setattr(Driver, name, value)
     # A host without GPUs, whatever machine this is.
     Driver.sysfs_root = str(sysfs_root)
+    Driver.host_root = str(folder)
     # test_load_new_drivers asks for it.
     Driver.__name__ = 'LibvirtDriver'
     nova.virt.libvirt.driver.LibvirtDriver = Driver

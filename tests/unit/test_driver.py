@@ -47,9 +47,10 @@ class TestCase(test.NoDBTestCase):
     def start(self, description: str = HOST) -> driver.GPUPassthruDriver:
         """Starts the driver as init_host() does, without Nova's part."""
         tree = self.useFixture(sysfs_tree.SysfsTree(description))
-        self.useFixture(fixtures.MonkeyPatch(
-            'nova_gpu_passthru.driver.GPUPassthruDriver.sysfs_root',
-            str(tree.root)))
+        for attribute in ('sysfs_root', 'host_root'):
+            self.useFixture(fixtures.MonkeyPatch(
+                f'nova_gpu_passthru.driver.GPUPassthruDriver.{attribute}',
+                str(tree.root)))
         one = driver.GPUPassthruDriver(fake.FakeVirtAPI())
         self.stub_out('nova.virt.libvirt.driver.LibvirtDriver.init_host',
                       lambda *args: None)

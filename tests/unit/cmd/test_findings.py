@@ -10,9 +10,8 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
-import pathlib
-
 import dataclasses
+import pathlib
 
 import ddt
 import fixtures
@@ -23,6 +22,8 @@ from nova_gpu_passthru import conf
 from nova_gpu_passthru.guest import domain
 from nova_gpu_passthru.host import cards as host_cards
 from nova_gpu_passthru.host import pci
+from nova_gpu_passthru.host import processes
+from tests import proc_tree
 from tests.unit import base
 from tests.unit import fakes
 from tests.unit.guest import test_add_cards
@@ -91,6 +92,27 @@ class ConfigurationTest(base.TestCase):
     def test_hook_that_cannot_run_is_quoted(self) -> None:
         finding, = self.found(release_hook='/no/such/hook')
         self.assertIn("'/no/such/hook'", finding.problem)
+
+
+class UsersTest(base.TestCase):
+    def found(self, driver: str) -> list[findings.Finding]:
+        sysfs = self.tree(
+            f'0000:65:00.0 030000 10de:1ff2 driver={driver} group=34')
+        proc = proc_tree.ProcTree(self.tree('').root, sysfs)
+        proc.serve_nvidia('0000:65:00.0', 0)
+        proc.run(812, 'nvidia-persiste', 'nvidia0')
+        reader = pci.Sysfs(sysfs.root)
+        return list(findings.of_users(
+            host_cards.find(reader, base.policy()),
+            processes.Processes(reader, proc.root)))
+
+    def test_process_that_uses_a_card_is_named(self) -> None:
+        finding, = self.found('nvidia')
+        self.assertEqual(('GPU 0000:65:00.0', 'nvidia-persiste (pid 812) '
+                          'uses it'), (finding.subject, finding.problem))
+
+    def test_guest_that_has_the_card_is_no_problem(self) -> None:
+        self.assertEqual([], self.found('vfio-pci'))
 
 
 @ddt.ddt

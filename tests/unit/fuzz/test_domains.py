@@ -148,7 +148,7 @@ class BrokenDomainsTest(base.TestCase):
 def new_host(hypervisor: fakes.Hypervisor) -> gpus.HostGPUs:
     root = hypervisor.tree.root
     return gpus.HostGPUs(pci.Sysfs(root), hypervisor,
-                         records.Records(root / 'gpu_passthru'))
+                         records.Records(root / 'gpu_passthru'), root)
 
 
 def started(hypervisor: fakes.Hypervisor) -> gpus.HostGPUs:

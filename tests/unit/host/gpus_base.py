@@ -57,7 +57,7 @@ class TestCase(base.TestCase):
 
     def new_gpus(self) -> gpus.HostGPUs:
         return gpus.HostGPUs(pci.Sysfs(self.sysfs.root), self.hypervisor,
-                             self.records)
+                             self.records, self.sysfs.root)
 
     def claim(self, uuid: str, request: flavor.GPURequest = ONE
               ) -> list[str]:

@@ -91,6 +91,20 @@ class OfferedTest(TestCase):
         self.gpus.refresh()
         self.assertUsage(total=3, free=3)
 
+    # The firmware's console was on it, and Linux is older than 6.0.
+    def test_card_of_which_the_framebuffer_holds_memory(self) -> None:
+        (self.sysfs.root / 'proc').mkdir()
+        (self.sysfs.root / 'proc/iomem').write_text(f"""\
+d0000000-dfffffff : {SECOND}
+  d0000000-d02fffff : BOOTFB
+e0000000-e0ffffff : {THIRD}
+  e0000000-e0ffffff : vfio-pci
+""")
+        self.gpus.refresh()
+        self.assertUsage(total=2, free=2)
+        self.assertIn(f'BOOTFB holds memory of {SECOND}', self.reason(SECOND))
+        self.assertIn('initcall_blacklist=sysfb_init', self.reason(SECOND))
+
     # https://github.com/NVIDIA/kubevirt-gpu-device-plugin/pull/105
     def test_card_that_is_gone_is_one_fewer_until_it_comes_back(
             self) -> None:
