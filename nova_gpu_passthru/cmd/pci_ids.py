@@ -24,14 +24,15 @@ _FILES = (pathlib.Path('/usr/share/misc/pci.ids'),
 
 
 def names(models: Collection[str],
-          files: Iterable[pathlib.Path] = _FILES) -> dict[str, str]:
+          files: Iterable[pathlib.Path] | None = None) -> dict[str, str]:
     """Looks up device names.
 
     :param models: vendor and device ids, such as 10de:2330
-    :param files: the first that can be read is used
+    :param files: the first that can be read is used; None for those of the
+        machine
     :returns: the names that are known, by model
     """
-    for file in files:
+    for file in _FILES if files is None else files:
         try:
             with file.open(encoding='utf-8', errors='replace') as lines:
                 return _read(lines, models)

@@ -36,8 +36,8 @@ class TestCase(base.TestCase):
         self.command = self.useFixture(command.Command())
         # The names are then the same on every machine.
         self.useFixture(fixtures.MonkeyPatch(
-            'nova_gpu_passthru.cmd.pci_ids.names.__defaults__',
-            ((golden.DATA / 'pci.ids',),)))
+            'nova_gpu_passthru.cmd.pci_ids._FILES',
+            (golden.DATA / 'pci.ids',)))
 
 
 @ddt.ddt
