@@ -105,19 +105,25 @@ class HostCollector:
 def states(view: host_view.HostView) -> dict[pci.PCIAddress, str]:
     """Says what each card is to guests.
 
-    :returns: by the card's address, one of: claimed; host (it stays with the
-        host, which is as it should be); withheld; attached (to its host
-        driver, so nova-compute has not detached it); stranded (by what holds
-        its IOMMU group); free; unknown (libvirt does not tell)
+    :returns: by the card's address, one of: claimed; set_apart (at run time,
+        on purpose); host (it stays with the host, which is as it should be);
+        withheld; attached (to its host driver, so nova-compute has not
+        detached it); stranded (by what holds its IOMMU group); free; unknown
+        (libvirt does not tell)
     """
     taken = {address for card in view.cards if view.holder(card)
              for address in card.addresses}
     free = {card.address for card in claims.available(
         (card for card in view.cards if card.ready), taken, view.cards)}
 
+    offered_by_itself = {card.address for card in view.own_verdicts
+                         if card.offered}
+
     def state(card: host_cards.Card) -> str:
         if card.address in taken:
             return 'claimed'
+        if card.by_choice and card.address in offered_by_itself:
+            return 'set_apart'
         if card.stays_with_host:
             return 'host'
         if not card.offered:

@@ -131,7 +131,8 @@ class Distribution:
         self.assertIn(f'-{version}', self.file.name)
 
     def test_commands_that_are_documented_are_there(self) -> None:
-        for name in ('check', 'exporter', 'list', 'topology'):
+        for name in ('check', 'exporter', 'list', 'offer', 'topology',
+                     'withhold'):
             self.assertIn(f'nova-gpu-passthru {name}',
                           self.command('help', name).stdout)
 

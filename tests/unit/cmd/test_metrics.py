@@ -23,6 +23,7 @@ from nova_gpu_passthru.cmd import host_view
 from nova_gpu_passthru.cmd import metrics as host_metrics
 from nova_gpu_passthru.guest import domain
 from nova_gpu_passthru.host import pci
+from nova_gpu_passthru.host import records as host_records
 from nova_gpu_passthru import telemetry
 from tests.unit import base
 from tests.unit import fakes
@@ -52,17 +53,19 @@ class TestCase(base.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.useFixture(fixtures.MonkeyPatch(
-            'nova_gpu_passthru.cmd.pci_ids.names.__defaults__',
-            ((golden.DATA / 'pci.ids',),)))
+            'nova_gpu_passthru.cmd.pci_ids._FILES',
+            (golden.DATA / 'pci.ids',)))
         self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
 
     def host(self, description: str, read: host_view.ReadDomains,
-             timeout: float = 30) -> None:
+             timeout: float = 30,
+             records: host_records.Records | None = None) -> None:
         self.sysfs = self.tree(description)
+        self.looked_at = host_view.Host(
+            pci.Sysfs(self.sysfs.root),
+            base.policy(exclude=['0000:67:00.0']), read, records)
         self.registry = exporter.make_registry(
-            host_view.Host(pci.Sysfs(self.sysfs.root),
-                           base.policy(exclude=['0000:67:00.0']), read),
-            self.folder / 'nova.prom', timeout)
+            self.looked_at, self.folder / 'nova.prom', timeout)
         self.scrape()
 
     def scrape(self) -> None:
@@ -126,6 +129,33 @@ class CardsTest(TestCase):
         self.assertEqual([{'address': '0000:17:00.0', 'model': '10de:2204',
                            'instance_uuid': UUID}],
                          metrics.named(self.found, 'card_holder_info'))
+
+    def test_what_an_operator_sets_apart_is_told_with_the_reason(
+            self) -> None:
+        store = host_records.Records(self.folder / 'records')
+        self.host(HOST, lambda: (), records=store)
+        self.assertEqual('free', self.states()['19'])
+        card, = (card for card in self.looked_at.look().own_verdicts
+                 if str(card.address) == '0000:19:00.0')
+        store.change(card, lambda record: record.but(withheld='fan is loud'))
+        self.scrape()
+        self.assertEqual('set_apart', self.states()['19'])
+        self.assertIn('fan is loud', ' '.join(
+            row['reason'] for row in
+            metrics.named(self.found, 'card_withheld_info')))
+
+    def test_card_that_a_guest_did_not_start_with_is_withheld(self) -> None:
+        store = host_records.Records(self.folder / 'records')
+        self.host(HOST, lambda: (), records=store)
+        store.change(self.looked_at.look().own_verdicts[3],
+                     lambda record: record.but(failed_start='vfio says no'))
+        self.scrape()
+        self.assertEqual(
+            [str(self.looked_at.look().own_verdicts[3].address)],
+            [row['address'] for row in
+             metrics.named(self.found, 'card_withheld_info')
+             if 'vfio says no' in row['reason']])
+        self.assertIn('withheld', self.states().values())
 
     def test_what_is_kept_for_a_revert_is_claimed(self) -> None:
         kept = domain.DomainDevices(
