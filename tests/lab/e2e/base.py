@@ -73,17 +73,20 @@ class LabTestCase(unittest.TestCase):
             self.lab.cloud.delete_server(server)
 
     def assert_free(self, count: int) -> None:
-        """Wait until the scheduler has been told this number."""
+        """Wait until scheduler and Placement both go by this number."""
         with steps.step(f'Wait for a report of {count} free cards'):
             try:
                 steps.wait_for(lambda: self._is_told(count), 'No such report',
                                _STATS_LIMIT)
             except steps.LabError:
                 self.fail(f'Not {count} cards are free: '
-                          f'{self.lab.cloud.gpu_stats()}, {self.cards()}')
+                          f'{self.lab.cloud.gpu_stats()}, '
+                          f'{self.lab.cloud.placement_free()} in Placement, '
+                          f'{self.cards()}')
 
     def _is_told(self, count: int) -> bool:
-        return self.lab.cloud.gpu_stats().get('free_gpus') == count
+        return (self.lab.cloud.gpu_stats().get('free_gpus') == count and
+                self.lab.cloud.placement_free() == count)
 
     def assert_alive(self, server: str) -> None:
         """Check that a guest goes on writing to its console."""

@@ -91,6 +91,27 @@ class StartTest(base.LabTestCase):
             self.assertEqual(1, len(drivers), model)
             self.assertFalse(drivers & {'', 'vfio-pci'}, model)
 
+    def test_topology(self) -> None:
+        expected = collections.defaultdict(list)
+        for function in self.lab.functions():
+            if function.pci_class.startswith('0x03'):
+                node = (f'NUMA node {function.numa_node}'
+                        if function.numa_node >= 0 else 'no NUMA node')
+                expected[node].append(function.address)
+        self.assertEqual(2, len(expected['NUMA node 0']))
+        self.assertEqual(1, len(expected['NUMA node 1']))
+
+        shown = collections.defaultdict(list)
+        for line in self.lab.host.run('nova-gpu-passthru topology'
+                                      ).splitlines():
+            if not line.startswith(' '):
+                node = line
+            elif line.split()[0] == 'GPU':
+                shown[node].append(line.split()[1])
+        self.assertEqual(
+            {node: sorted(addresses) for node, addresses in expected.items()},
+            {node: sorted(addresses) for node, addresses in shown.items()})
+
     def test_the_scheduler_is_told(self) -> None:
         stats = self.lab.cloud.gpu_stats()
         self.assertEqual(topology.TOTAL, stats['free_gpus'])
@@ -98,3 +119,4 @@ class StartTest(base.LabTestCase):
         self.assertEqual(
             {topology.IDENTICAL: 2, topology.SINGLE: 1, topology.PAIR: 2},
             stats['free_by_model'])
+        self.assertEqual(topology.TOTAL, self.lab.cloud.placement_free())

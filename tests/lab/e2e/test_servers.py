@@ -53,6 +53,7 @@ class ServersTest(base.LabTestCase):
             'resources1:PGPU': '2',
             'trait1:CUSTOM_GPU_1234_1111': 'required'})
         self.assertEqual(2, self.lab.cloud.allocated(server, 'PGPU'))
+        self.assert_free(topology.TOTAL - 2)
         report = self.report(server)
         self.assert_sees_its_cards(server, report, count=2)
         self.assertEqual(

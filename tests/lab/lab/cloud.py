@@ -164,6 +164,21 @@ class Cloud:
         return sum(provider['resources'].get(resource, 0)
                    for provider in answer.json()['allocations'].values())
 
+    def placement_free(self) -> int:
+        """How many cards Placement would still give: the sum of all pools."""
+        placement = self.connection.placement
+        free = 0
+        for provider in placement.get(
+                '/resource_providers').json()['resource_providers']:
+            path = f'/resource_providers/{provider["uuid"]}'
+            inventory = placement.get(
+                f'{path}/inventories').json()['inventories'].get('PGPU')
+            if inventory:
+                used = placement.get(f'{path}/usages').json()['usages']
+                free += (inventory['total'] - inventory['reserved'] -
+                         used['PGPU'])
+        return free
+
     def gpu_stats(self) -> dict[str, typing.Any]:
         """What the driver last told the scheduler.
 
