@@ -40,12 +40,17 @@ class LabTestCase(unittest.TestCase):
         if not self._is_told(topology.TOTAL):
             self.assert_free(topology.TOTAL)
 
-    def create_server(self, free_gpus: str, machine: str = 'pc',
-                      **extra_specs: str) -> str:
-        """Ask for a server with GPUs; it is deleted after the test."""
+    def create_flavor(self, free_gpus: str, **extra_specs: str) -> str:
+        """Create a flavor; it is deleted after the test."""
         flavor = self.lab.cloud.create_flavor(
             {'free_gpus': free_gpus, **extra_specs})
         self.addCleanup(self.lab.cloud.delete_flavor, flavor)
+        return flavor
+
+    def create_server(self, free_gpus: str, machine: str = 'pc',
+                      **extra_specs: str) -> str:
+        """Ask for a server with GPUs; it is deleted after the test."""
+        flavor = self.create_flavor(free_gpus, **extra_specs)
         server = self.lab.cloud.create_server(flavor, machine)
         self.addCleanup(self.lab.cloud.delete_server, server)
         return server
@@ -62,8 +67,18 @@ class LabTestCase(unittest.TestCase):
                              self.lab.cloud.server(server).fault)
         return server
 
-    def report(self, server: str) -> list[pci.Function]:
-        """The PCI functions that a guest's kernel sees, once it says so."""
+    def assert_no_valid_host(self, free_gpus: str,
+                             **extra_specs: str) -> None:
+        """Check that the scheduler finds no host for such a server."""
+        model = extra_specs.get('gpu_passthru:model', '')
+        with steps.step(f'Ask for {free_gpus} GPUs {model} in vain'):
+            server = self.create_server(free_gpus, **extra_specs)
+            self.assertEqual('ERROR', self.lab.cloud.wait_built(server))
+        self.assertIn('No valid host was found',
+                      self.lab.cloud.server(server).fault['message'])
+
+    def report(self, server: str) -> pci.Report:
+        """What a guest's kernel sees on PCI from now on, once it says so."""
         with steps.step('Read what the guest reports on its console'):
             return self.lab.cloud.wait_report(server)
 
@@ -109,7 +124,7 @@ class LabTestCase(unittest.TestCase):
         return [row for row in self.cards() if row['instance'] == server]
 
     def assert_sees_its_cards(
-            self, server: str, report: list[pci.Function],
+            self, server: str, report: pci.Report,
             count: int = 1) -> list[dict[str, typing.Any]]:
         """Check that host and guest agree on which cards a guest has.
 
@@ -136,9 +151,18 @@ class LabTestCase(unittest.TestCase):
         # else that these guests have carries such an id.
         passed = {model for slot in expected for model, _ in slot}
         slots = collections.defaultdict(list)
-        for function in report:
+        for function in report.functions:
             slots[function.slot].append((function.model, function.mib))
         seen = sorted(sorted(slot) for slot in slots.values()
                       if passed & {model for model, _ in slot})
-        self.assertEqual(sorted(expected), seen)
+        if sorted(expected) != seen:
+            self.fail(f'The guest should see {sorted(expected)} and sees '
+                      f'{seen}: {self._why_not_seen(server)}')
         return cards
+
+    def _why_not_seen(self, server: str) -> str:
+        """What tells QEMU, the guest's kernel and the way here apart."""
+        in_qemu = self.lab.host.try_run(
+            f'virsh qemu-monitor-command {server} --hmp info pci').stdout
+        again = self.report(server).functions
+        return f'it reports {again} now, and its QEMU has\n{in_qemu}'

@@ -64,7 +64,7 @@ class RestartTest(base.LabTestCase):
         self.assert_free(topology.TOTAL - 1)
         with steps.step('Start the server'):
             self.lab.cloud.wait_status(server, 'SHUTOFF')
-            self.lab.cloud.start_server(server)
+            self.lab.cloud.act(server, 'start_server')
         self.assertEqual([card], self.cards_of(server))
         self.assert_alive(server)
         self.assertEqual(

@@ -59,7 +59,9 @@ class Cloud:
             self.images[machine] = self._upload(
                 machine, b'\0' * (1 << 20), 'raw', kernel_id=kernel_id,
                 ramdisk_id=ramdisk_id, hw_machine_type=machine,
-                hw_video_model='none', os_command_line=_GUEST_KERNEL)
+                hw_video_model='none', os_command_line=_GUEST_KERNEL,
+                # It hears of no power button.
+                os_shutdown_timeout='0')
 
     def _upload(self, name: str, data: bytes, disk_format: str,
                 **properties: str) -> str:
@@ -67,6 +69,15 @@ class Cloud:
             name=name, data=data, disk_format=disk_format,
             container_format='bare' if disk_format == 'raw' else disk_format,
             visibility='public', allow_duplicates=True, **properties).id
+
+    def image_status(self, image: str) -> str:
+        """The status of an image; empty if it is gone."""
+        found = self.connection.image.find_image(image)
+        return found.status if found else ''
+
+    def delete_image(self, image: str) -> None:
+        """Delete an image, if it is still there."""
+        self.connection.image.delete_image(image)
 
     def create_flavor(self, extra_specs: dict[str, str]) -> str:
         """Create a small flavor; return its id."""
@@ -93,8 +104,13 @@ class Cloud:
     def wait_status(self, server: str, *wanted: str) -> str:
         """Wait until a server has one of these states; return it."""
         def check() -> str:
-            status = self.server(server).status
-            return status if status in wanted else ''
+            shown = self.server(server)
+            if shown.status in wanted:
+                return shown.status
+            if shown.status == 'ERROR':
+                raise steps.LabError(f'Server {server} has the status ERROR: '
+                                     f'{shown.fault}')
+            return ''
 
         return steps.wait_for(
             check, f'Server {server} is not {" or ".join(wanted)}',
@@ -104,10 +120,33 @@ class Cloud:
         """Wait until a new server is ACTIVE or ERROR; return that."""
         return self.wait_status(server, 'ACTIVE', 'ERROR')
 
-    def start_server(self, server: str) -> None:
-        """Start a server that is shut off and wait until it runs."""
-        self.connection.compute.start_server(server)
-        self.wait_status(server, 'ACTIVE')
+    def act(self, server: str, action: str, wanted: str = 'ACTIVE',
+            **arguments: typing.Any) -> None:
+        """Do what a user can do with a server, and wait until it is done.
+
+        :param action: a method of openstacksdk's compute proxy
+        :param wanted: the status of the server after it
+        """
+        getattr(self.connection.compute, action)(server, **arguments)
+        self.wait_status(server, wanted)
+        self.wait_idle(server)
+
+    def wait_idle(self, server: str) -> typing.Any:
+        """Wait until Nova does nothing with a server; return the server."""
+        def check() -> typing.Any:
+            shown = self.server(server)
+            return shown if shown.task_state is None else None
+
+        return steps.wait_for(check, f'Nova is not done with {server}',
+                              _STATUS_LIMIT, interval=0.5)
+
+    def last_error(self, server: str) -> str:
+        """What the last action with a server says that went wrong."""
+        actions = self.connection.compute.server_actions(server)
+        last = max(actions, key=lambda action: action.start_time)
+        shown = self.connection.compute.get_server_action(
+            last.request_id, server)
+        return '\n'.join(event['details'] or '' for event in shown.events)
 
     def console(self, server: str) -> str:
         """What the guest has written to its serial console."""
@@ -116,11 +155,17 @@ class Cloud:
         self._console_log(server).write_text(answer['output'])
         return answer['output']
 
-    def wait_report(self, server: str) -> list[pci.Function]:
-        """Wait until the guest has listed its PCI functions; return them."""
+    def wait_report(self, server: str) -> pci.Report:
+        """Wait until the guest reports anew; return that."""
+        before = self.console(server)
+
+        def check() -> pci.Report | None:
+            console = self.console(server)
+            # It begins anew with each start of the guest's QEMU.
+            return pci.parse_guest(console.removeprefix(before))
+
         return steps.wait_for(
-            lambda: pci.parse_guest(self.console(server)),
-            f'Guest {server} has not reported', BOOT_LIMIT,
+            check, f'Guest {server} has not reported', BOOT_LIMIT,
             self._console_log(server), interval=1)
 
     def _console_log(self, server: str) -> pathlib.Path:

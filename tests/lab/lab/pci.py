@@ -70,22 +70,31 @@ def parse_host(text: str) -> list[Function]:
     return found
 
 
-def parse_guest(console: str) -> list[Function]:
-    """The functions in the last complete report of a guest (guest/init).
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What a guest says of itself."""
 
-    Empty if there is none: a report counts only if it has as many lines as
-    the guest says.
+    boot: str
+    """Another one each time that its kernel was started."""
+    functions: list[Function]
+
+
+def parse_guest(console: str) -> Report | None:
+    """The last complete report of a guest (guest/init), if there is one.
+
+    A report counts only if it has as many lines as the guest says.
     """
-    complete: list[Function] = []
+    complete = None
     report: list[Function] = []
-    for line in console.splitlines():
+    # What is after the last newline may be a part of a line.
+    for line in console[:console.rfind('\n') + 1].splitlines():
         match line.split():
             case ['GUEST-PCI', address, vendor, device, pci_class, mib]:
                 report.append(Function(
                     address, _model(vendor, device), pci_class, int(mib)))
-            case ['GUEST-DONE', count]:
+            case ['GUEST-DONE', count, boot]:
                 if len(report) == int(count):
-                    complete = report
+                    complete = Report(boot, report)
                 report = []
     return complete
 

@@ -94,11 +94,22 @@ class Session:
         """The virtual host's PCI functions as its kernel sees them now."""
         return pci.parse_host(self.host.run(pci.LIST_SCRIPT))
 
+    def restart_libvirtd(self) -> None:
+        """End libvirtd, start it again and wait until it answers."""
+        self.host.run(
+            'pid=$(cat /run/libvirtd.pid); kill $pid; '
+            'while kill -0 $pid 2> /dev/null; do sleep 0.1; done; '
+            'libvirtd --daemon; until virsh -q list > /dev/null 2>&1; '
+            'do sleep 0.2; done')
+
     def running_id(self, server: str) -> str:
         """The number that libvirt gives a guest each time that it starts."""
         return self.host.run(f'virsh domid {server}').strip()
 
     def passed_functions(self, server: str) -> list[str]:
-        """Addresses of the host's PCI functions in a running guest's XML."""
+        """Addresses of the host's PCI functions in a domain's XML.
+
+        Of the domain as it runs, or as it is defined if it does not run.
+        """
         return domains.passed_functions(
             self.host.run(f'virsh dumpxml {server}'))
