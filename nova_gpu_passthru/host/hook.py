@@ -84,8 +84,15 @@ def run(path: str, timeout: float, card: host_cards.Card, uuid: str,
                      'GPU_PASSTHRU_ADDRESSES': ' '.join(addresses),
                      'GPU_PASSTHRU_MODEL': card.model,
                      'GPU_PASSTHRU_INSTANCE': uuid})
-            what = _end(process, deadline, timeout)
-            if what:
+            status = _status(process, deadline)
+            if status is not None:
+                # What it left running on purpose has the lock open as well.
+                fcntl.flock(lock, fcntl.LOCK_UN)
+            if status != 0:
+                what = (f'did not end within {timeout:.0f} s'
+                        if status is None else
+                        f'was killed by signal {-status}' if status < 0 else
+                        f'ended with status {status}')
                 raise exceptions.ReleaseFailed(
                     f'{path} {what}{_said(output)}')
     except OSError as error:
@@ -93,17 +100,17 @@ def run(path: str, timeout: float, card: host_cards.Card, uuid: str,
             f'{path} cannot be run: {error}') from error
 
 
-def _end(process: 'subprocess.Popen[bytes]', deadline: float,
-         timeout: float) -> str:
-    """Waits for the end, and says what is wrong with it."""
+def _status(process: 'subprocess.Popen[bytes]',
+            deadline: float) -> int | None:
+    """Waits for the end.
+
+    :returns: as subprocess has it, None if it took too long and was killed
+    """
     try:
-        status = process.wait(max(0, deadline - time.monotonic()))
+        return process.wait(max(0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
         _kill(process)
-        return f'did not end within {timeout:.0f} s'
-    if status < 0:
-        return f'was killed by signal {-status}'
-    return f'ended with status {status}' if status else ''
+        return None
 
 
 def _kill(process: 'subprocess.Popen[bytes]') -> None:
@@ -143,7 +150,5 @@ def _lock(path: pathlib.Path, deadline: float) -> Iterator[int]:
                         f'{path} open)') from None
                 time.sleep(.2)
         yield descriptor
-        # What the hook left running on purpose has it open as well.
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
     finally:
         os.close(descriptor)

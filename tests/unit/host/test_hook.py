@@ -119,9 +119,12 @@ class RunTest(TestCase):
 
     def test_what_it_leaves_running_on_purpose_is_not_waited_for(
             self) -> None:
-        self.run_hook(f'setsid sleep 1000 & echo $! >{self.folder}/child')
+        leave = f'setsid sleep 1000 & echo $! >{self.folder}/child'
+        self.run_hook(leave)
         self.addCleanup(os.kill, int(self.wait_for('child')), 9)
         # And is no earlier hook.
+        self.failure(f'{leave}2; exit 1')
+        self.addCleanup(os.kill, int(self.wait_for('child2')), 9)
         self.run_hook('exit 0', timeout=1)
 
     def assertEnded(self, pid: int) -> None:

@@ -14,6 +14,8 @@
 import json
 import os
 import pathlib
+import subprocess
+import sys
 import threading
 
 import ddt
@@ -110,6 +112,23 @@ class RecordsTest(TestCase):
             thread.join()
         self.assertEqual(sorted('abcd' * 10),
                          sorted(self.records.read()[FIRST].withheld))
+
+    def test_changes_by_another_process_are_kept(self) -> None:
+        # The command, say, while nova-compute is at work.
+        other = subprocess.Popen([sys.executable, '-c', f"""
+from nova_gpu_passthru.host import cards, pci, records
+function = pci.PCIFunction(pci.PCIAddress.parse('{FIRST}'), 0x030200, 0x10de,
+                           0x2330, None, None, None, ())
+for _ in range(30):
+    records.Records({str(self.folder)!r}).change(
+        cards.Card(function.address, (function,)),
+        lambda record: record.but(withheld=record.withheld + 'b'))
+"""], env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)})
+        while other.poll() is None:
+            self.records.change(self.first, lambda record: record.but(
+                failed_start=record.failed_start + 'a'))
+        self.assertEqual(0, other.returncode)
+        self.assertEqual('b' * 30, self.records.read()[FIRST].withheld)
 
     def test_what_ends_with_the_service_is_dropped(self) -> None:
         self.withhold(self.first, 'x')
