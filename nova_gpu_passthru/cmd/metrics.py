@@ -208,4 +208,7 @@ class ComputeCollector:
             f'{_PREFIX}_compute_report_timestamp_seconds',
             'When nova-compute last wrote its metrics.',
             value=written)
-        yield from families
+        # prometheus_client writes when each series began, which in this format
+        # is a series of its own that nobody asked for.
+        yield from (family for family in families
+                    if not family.name.endswith('_created'))

@@ -51,6 +51,8 @@ class TestCase(test.NoDBTestCase):
             self.useFixture(fixtures.MonkeyPatch(
                 f'nova_gpu_passthru.driver.GPUPassthruDriver.{attribute}',
                 str(tree.root)))
+        # Where it writes its metrics, and what it has to remember.
+        self.flags(state_path=str(tree.root))
         one = driver.GPUPassthruDriver(fake.FakeVirtAPI())
         self.stub_out('nova.virt.libvirt.driver.LibvirtDriver.init_host',
                       lambda *args: None)
