@@ -16,7 +16,7 @@ The format is described at https://libvirt.org/formatdomain.html.
 """
 
 import collections
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 import dataclasses
 import re
 
@@ -103,18 +103,20 @@ def read(xml: str, running: bool = False) -> DomainDevices:
                 for address, element in _recorded(root, 'card')})
 
 
-def read_all(descriptions: Iterable[tuple[str, bool]]
+def read_all(descriptions: Iterable[tuple[str, bool]],
+             read_one: Callable[[str, bool], DomainDevices] = read
              ) -> dict[str, DomainDevices]:
     """Reads what all domains of a host hold.
 
     :param descriptions: XML of each domain, and whether that is how it runs;
         a domain may be described more than once
+    :param read_one: reads one, as read() does
     :returns: what each holds by any of its descriptions, by its uuid
     :raises etree.XMLSyntaxError: if one is no XML
     """
     found: dict[str, DomainDevices] = {}
     for xml, running in descriptions:
-        devices = read(xml, running)
+        devices = read_one(xml, running)
         known = found.get(devices.uuid)
         found[devices.uuid] = (devices if known is None
                                else known.merged(devices))

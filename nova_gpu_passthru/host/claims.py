@@ -125,7 +125,26 @@ class Claims:
         :raises NotEnoughGPUs: if this host cannot give them
         """
         with self._lock:
-            readable = self._domains.read_new()
+            if self._has_all(uuid, request, cards):
+                # Most calls are for what an earlier one gave: nobody else
+                # has to be asked.
+                with contextlib.suppress(exceptions.NotEnoughGPUs):
+                    return self._pick(uuid, request, cards, sockets or {},
+                                      readable=False)
+            return self._pick(uuid, request, cards, sockets or {},
+                              readable=self._domains.read_new())
+
+    def _has_all(self, uuid: str, request: flavor.GPURequest,
+                 cards: Iterable[host_cards.Card]) -> bool:
+        claimed = self._claimed.get(uuid, frozenset())
+        return sum(not card.addresses.isdisjoint(claimed)
+                   for card in cards) == request.count
+
+    def _pick(self, uuid: str, request: flavor.GPURequest,
+              cards: Collection[host_cards.Card], sockets: Mapping[int, int],
+              readable: bool) -> tuple[host_cards.Card, ...]:
+        """Picks cards, without new ones while the domains are not read."""
+        with self._lock:
             for allocated in request.allocated:
                 if request.model not in (None, allocated):
                     raise exceptions.NotEnoughGPUs(
@@ -152,7 +171,7 @@ class Claims:
                              card.kept_by_holder) or
                             card.ready and readable and
                             request.affinity.allows(card.numa_node,
-                                                    sockets or {}))]
+                                                    sockets))]
                 free = available(fitting, taken, cards)
                 # In the place of cards that moved, others of their model.
                 mine = list(own)

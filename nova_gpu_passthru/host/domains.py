@@ -24,6 +24,28 @@ from nova_gpu_passthru.host import hypervisor as host_hypervisor
 LOG = logging.getLogger(__name__)
 
 
+class _Parsed:
+    """What was read out of descriptions that are still the same.
+
+    Few domains change between two looks, and parsing is most of a look.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, bool], guest_domain.DomainDevices] = {}
+        self._read: dict[tuple[str, bool], guest_domain.DomainDevices] = {}
+
+    def read(self, xml: str, running: bool) -> guest_domain.DomainDevices:
+        """As guest_domain.read()."""
+        key = xml, running
+        devices = self._kept.get(key) or guest_domain.read(xml, running)
+        self._read[key] = devices
+        return devices
+
+    def forget_unread(self) -> None:
+        """Keeps what was read since the last time."""
+        self._kept, self._read = self._read, {}
+
+
 class Domains:
     """A copy of libvirt's record that never loses a holder by mistake.
 
@@ -39,6 +61,7 @@ class Domains:
         self._hypervisor = hypervisor
         self._devices: dict[str, guest_domain.DomainDevices] = {}
         self._absent: set[str] = set()
+        self._parsed = _Parsed()
         self.known = False
 
     @property
@@ -112,10 +135,12 @@ class Domains:
     def _listed(self) -> dict[str, guest_domain.DomainDevices] | None:
         """Reads all domains, None if that fails."""
         try:
-            listed = guest_domain.read_all(self._hypervisor.domains())
+            listed = guest_domain.read_all(self._hypervisor.domains(),
+                                           self._parsed.read)
         except (libvirt.libvirtError, etree.XMLSyntaxError) as error:
             LOG.warning('The domains cannot be read, so no card counts as '
                         'given back for now: %s', error)
             return None
+        self._parsed.forget_unread()
         self.known = True
         return listed

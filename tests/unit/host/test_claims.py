@@ -65,6 +65,23 @@ class ClaimTest(claims_base.TestCase):
         self.assertEqual(self.claim(B, 2), self.claim(B, 2))
         self.assertEqual([THIRD], self.free())
 
+    # Each create claims three times, and a host may have many domains.
+    def test_claiming_again_asks_libvirt_nothing(self) -> None:
+        self.assertEqual([FIRST], self.claim(A))
+        asked = []
+        domains = self.hypervisor.domains
+        self.hypervisor.domains = lambda: asked.append(1) or domains()
+        self.assertEqual([FIRST], self.claim(A))
+        self.assertEqual([], asked)
+        self.assertEqual([FIRST, SECOND], self.claim(A, 2))
+        self.assertEqual([1], asked)
+
+    def test_domain_that_changes_is_read_again(self) -> None:
+        self.hypervisor.define('by-hand', FIRST)
+        self.assertEqual([SECOND], self.claim(A))
+        self.hypervisor.define('by-hand', THIRD)
+        self.assertEqual([FIRST], self.claim(B))
+
     # https://bugs.launchpad.net/nova/+bug/1983753: the new flavor decides
     def test_larger_flavor_adds_to_what_the_guest_has(self) -> None:
         self.claim(A)
