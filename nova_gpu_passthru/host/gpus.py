@@ -100,6 +100,7 @@ class HostGPUs:
         self._claims.read_domains()
         self._survey.try_again(self._standing.retried(self._survey.cards))
         self._survey.look(detach=True)
+        self._standing.tell_strangers(self._survey.cards)
         self._releaser.mark_held(self._survey.cards)
         self._release_free()
         self._log_changes()

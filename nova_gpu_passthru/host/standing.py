@@ -209,7 +209,6 @@ class Standing:
                 ) -> list[pci.PCIAddress]:
         """Takes note of what an operator wants tried again, once."""
         records = self.read(cards)
-        self._tell_strangers(cards, records)
         found = [card for card in cards if card.address in records and
                  records[card.address].of(card) and
                  records[card.address].retry]
@@ -224,11 +223,9 @@ class Standing:
             LOG.error('Of GPU %(card)s this cannot be remembered: %(error)s',
                       {'card': card, 'error': error})
 
-    def _tell_strangers(self, cards: Iterable[host_cards.Card],
-                        records: Mapping[pci.PCIAddress, host_records.Record]
-                        ) -> None:
+    def tell_strangers(self, cards: Collection[host_cards.Card]) -> None:
         """Logs records that are about other cards, each once."""
-        found = strangers(cards, records)
+        found = strangers(cards, self.read(cards))
         for address, what in found.items():
             if self._told.get(address) != what:
                 LOG.warning('What is remembered of GPU %(address)s is left '

@@ -232,7 +232,6 @@ class CrashTest(crash_base.CrashTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.hook = self.useFixture(Hook())
-        self.hook.go()
         self.flags(release_hook=str(self.hook.path), group='gpu_passthru')
         self.connection = self.add_host('host1', self.HOST)
 
@@ -244,16 +243,29 @@ class CrashTest(crash_base.CrashTestCase):
             super().restart_killed(name)
 
     @ddt.data('before destroy', 'after destroy', 'after undefineFlags',
-              'before release', 'after release', 'before run', 'after run')
+              'before release', 'after release')
     def test_delete_at(self, point: str) -> None:
+        self.hook.go()
         server = self.create_gpu_server()
         self.kill_in(point, lambda: self.api.delete_server(server['id']))
         self._wait_until_deleted(server)
         self._wait_for_assert(self.assert_all_free)
         self.assertIn([server['id'], *base.CARD_1], self.hook.runs)
 
+    def test_after_the_hook_is_done(self) -> None:
+        server = self.create_gpu_server()
+        self.api.delete_server(server['id'])
+        self._wait_until_deleted(server)
+        self.hook.wait()
+        # Only now, for the thread of the deletion is none of those that the
+        # point stops.
+        self.kill_in('after run', self.hook.go)
+        self._wait_for_assert(self.assert_all_free)
+        self.assertEqual([[server['id'], *base.CARD_1]] * 2, self.hook.runs)
+
     @ddt.data('after claim', 'after change', 'after defineXML')
     def test_create_at(self, point: str) -> None:
+        self.hook.go()
         self.crash.arm(point)
         server = self.post_gpu_server()
         self.restart_killed()

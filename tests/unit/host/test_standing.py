@@ -69,6 +69,7 @@ class WithheldTest(TestCase):
         self.record(FIRST, withheld='a fan is loud')
         self.start()
         self.assertUsage(total=2, free=2)
+        self.assertNotIn('left aside', self.log.output)
 
     def test_what_the_operator_does_with_it_is_not_disturbed(self) -> None:
         self.record(FIRST, withheld='a fan is loud')
