@@ -118,9 +118,9 @@ class ActionsTest(base.LabTestCase):
         cards = self.assert_sees_its_cards(server, before)
         with self._bound_once():
             self._act(server, 'suspend_server')
-            self.assertIn(_SEVERAL, self.lab.cloud.last_error(server))
+            self.assertIn(_SEVERAL, self.lab.cloud.wait_error(server))
             self.assertEqual('', self._snapshot(server))
-            self.assertIn(_SEVERAL, self.lab.cloud.last_error(server))
+            self.assertIn(_SEVERAL, self.lab.cloud.wait_error(server))
             self._assert_goes_on(server, before)
             self._assert_kept(server, cards)
 

@@ -142,13 +142,20 @@ class Cloud:
         return steps.wait_for(check, f'Nova is not done with {server}',
                               _STATUS_LIMIT, interval=0.5)
 
-    def last_error(self, server: str) -> str:
-        """What the last action with a server says that went wrong."""
-        actions = self.connection.compute.server_actions(server)
-        last = max(actions, key=lambda action: action.start_time)
-        shown = self.connection.compute.get_server_action(
-            last.request_id, server)
-        return '\n'.join(event['details'] or '' for event in shown.events)
+    def wait_error(self, server: str) -> str:
+        """What the last action with a server says that went wrong.
+
+        Nova writes it down after it has given the server its state back.
+        """
+        compute = self.connection.compute
+
+        def check() -> str:
+            last = max(compute.server_actions(server),
+                       key=lambda action: action.start_time)
+            shown = compute.get_server_action(last.request_id, server)
+            return '\n'.join(event['details'] or '' for event in shown.events)
+
+        return steps.wait_for(check, f'No error of {server}', 60)
 
     def console(self, server: str) -> str:
         """What the guest has written to its serial console."""
