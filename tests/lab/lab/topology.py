@@ -44,8 +44,8 @@ TOTAL = 5
 
 # single has no option ROM: a guest's firmware would run it, and its program
 # waits for VGA registers that are not passed.
-# The bridges are below pcie.0 because below the others the kernel binds them
-# to shpchp, and then vfio calls the group not viable.
+# The bridges are below pcie.0, except bridge2: below the expander buses the
+# kernel binds bridges to shpchp, and then vfio calls the group not viable.
 _DEVICES = f"""
 cirrus-vga,id=console,bus=pcie.0,addr=0x1
 
@@ -62,6 +62,10 @@ pcie-root-port,id=port2,bus=node1,addr=0x0,chassis=20
 secondary-vga,id=twin1,bus=port2,addr=0x0.0,multifunction=on,vgamem_mb=\
 {IDENTICAL_MIB[1]}
 ich9-intel-hda,id=twin1-audio,bus=port2,addr=0x0.1
+
+pcie-root-port,id=port5,bus=node1,addr=0x1,chassis=21
+pcie-pci-bridge,id=bridge2,bus=port5
+bochs-display,id=below-shpchp,bus=bridge2,addr=0x1
 
 pcie-root-port,id=port3,bus=pcie.0,addr=0xb,chassis=31
 pcie-pci-bridge,id=bridge0,bus=port3
