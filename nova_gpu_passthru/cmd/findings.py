@@ -77,7 +77,8 @@ def of_configuration(config: cfg.ConfigOpts) -> Iterator[Finding]:
     """
     if config.compute_driver != DRIVER:
         yield Finding('nova.conf',
-                      f'compute_driver is {config.compute_driver}',
+                      f'compute_driver is '
+                      f'{config.compute_driver or "not set"}',
                       f'set [DEFAULT] compute_driver = {DRIVER}')
     try:
         conf.read_policy(config)
@@ -124,7 +125,11 @@ def of_cards(cards: Sequence[host_cards.Card]) -> Iterator[Finding]:
             yield Finding(f'GPU {card.address}', what, cure or
                           'none is known: name it in [gpu_passthru] exclude',
                           WARNING)
-    if not any(card.offered for card in cards):
+    if not cards:
+        yield Finding('GPUs', 'the kernel sees no display and no accelerator',
+                      'look for the cards in lspci, in the firmware and in '
+                      'their slots')
+    elif not any(card.offered for card in cards):
         yield Finding('GPUs', f'none of {len(cards)} displays and '
                               f'accelerators is offered to guests',
                       'see nova-gpu-passthru list')
