@@ -119,9 +119,10 @@ class Releaser:
         cards = [card for card in cards if card.offered]
         records = self._standing.read(cards)
         for address, holders in self._claims.holders(cards).items():
-            if address in records and records[address].given_to:
-                continue
             card = next(c for c in cards if c.address == address)
+            known = records.get(address)
+            if known and known.of(card) and known.given_to:
+                continue
             holder = holders[0]
             try:
                 self._records.change(card, lambda record: record if (

@@ -309,6 +309,21 @@ class RestartTest(TestCase):
         self.finish_releases()
         self.assertEqual(1, len(self.runs()))
 
+    # A card was replaced by one of another model.
+    def test_and_where_a_record_of_another_card_is_left(self) -> None:
+        self.start_with()
+        self.claim(B)
+        self.sysfs.remove(SECOND)
+        self.sysfs.add(f'{SECOND} 030200 10de:2331 driver=nvidia group=2')
+        self.restart()
+        self.hypervisor.start('by-hand', SECOND)
+        self.gpus.refresh()
+        self.hypervisor.undefine('by-hand')
+        for _ in range(2):
+            self.gpus.refresh()
+        self.finish_releases()
+        self.assertEqual([SECOND], self.runs())
+
     def test_hook_that_is_gone_keeps_no_card(self) -> None:
         self.start_with()
         self.terms = release.Terms()
