@@ -17,7 +17,7 @@ what is not (seen with a root port: the kernel refused the probe, libvirt
 returned 0), so the driver is read back from sysfs.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 import contextlib
 import dataclasses
 import threading
@@ -40,11 +40,16 @@ LOG = logging.getLogger(__name__)
 _LOOK_INTERVAL = 1
 
 
+def _always(card: host_cards.Card) -> bool:
+    return True
+
+
 @dataclasses.dataclass(eq=False)
 class _Attempt:
     """One card on its way to the stub driver, in a thread of its own."""
 
     card: host_cards.Card
+    wanted: Callable[[host_cards.Card], bool]
     users: host_processes.Users = host_processes.Users()
     done: bool = False
     failure: str = ''
@@ -92,7 +97,8 @@ class Binder:
         self._progress = threading.Condition()
         self._running: dict[pci.PCIAddress, _Attempt] = {}
 
-    def detach(self, cards: Iterable[host_cards.Card]
+    def detach(self, cards: Iterable[host_cards.Card],
+               wanted: Callable[[host_cards.Card], bool] = _always
                ) -> dict[pci.PCIAddress, str]:
         """Detaches cards that no guest holds.
 
@@ -102,9 +108,11 @@ class Binder:
 
         :param cards: the cards; functions on a stub driver are left as they
             are
+        :param wanted: tells whether a card is still to be detached that had
+            to wait for a process
         :returns: for each card that is not detached, by its address, why
         """
-        attempts = [self._start(card) for card in cards]
+        attempts = [self._start(card, wanted) for card in cards]
         with self._progress:
             waiting = attempts
             progress = True
@@ -119,10 +127,11 @@ class Binder:
         return {attempt.card.address: attempt.failure
                 for attempt in attempts if attempt.failure}
 
-    def _start(self, card: host_cards.Card) -> _Attempt:
+    def _start(self, card: host_cards.Card,
+               wanted: Callable[[host_cards.Card], bool]) -> _Attempt:
         attempt = self._running.get(card.address)
         if attempt is None:
-            attempt = self._running[card.address] = _Attempt(card)
+            attempt = self._running[card.address] = _Attempt(card, wanted)
             # A daemon, so that a call that never returns does not keep the
             # service from stopping.
             threading.Thread(target=self._run, args=(attempt,), daemon=True,
@@ -162,6 +171,9 @@ class Binder:
                         {'card': attempt.card, 'users': attempt.users})
         while attempt.users.processes:
             time.sleep(_LOOK_INTERVAL)
+            if not attempt.wanted(attempt.card):
+                raise exceptions.DetachFailed(
+                    f'it was withheld while {attempt.users}')
             attempt.users = self._processes.users(addresses)
 
     def _detach_function(self, function: pci.PCIFunction,

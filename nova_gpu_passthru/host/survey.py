@@ -92,7 +92,9 @@ class Survey:
         with self._lock:
             waiting = self._update()
         if detach and waiting:
-            failures = self._binder.detach(waiting)
+            failures = self._binder.detach(
+                waiting, lambda card: self._belongs_to_guests(
+                    card, *self._judge([card])))
             with self._lock:
                 self._failures.update(failures)
                 self._update()
@@ -129,7 +131,9 @@ class Survey:
                    None)
         if now is None or not now.offered or now.on_stub:
             return ''
-        return self._binder.detach([now]).get(card.address, '')
+        return self._binder.detach(
+            [now], lambda card: self._judge([card])[0].returning
+        ).get(card.address, '')
 
     def _found(self) -> list[host_cards.Card]:
         if self._policy is None:
@@ -180,10 +184,11 @@ class Survey:
         """Finds the cards to detach, and notes what the host has taken."""
         in_use = self._claims.in_use(cards)
         waiting = []
-        for card in self._judge(cards):
+        for card, judged in zip(cards, self._judge(cards), strict=True):
             address = card.address
-            if (card.on_stub or not card.offered or address in in_use or
-                    address in self._failures):
+            if (card.on_stub or address in in_use or
+                    address in self._failures or
+                    not self._belongs_to_guests(card, judged)):
                 continue
             if self._idle.get(address) != self._device(card):
                 waiting.append(card)
@@ -196,6 +201,19 @@ class Survey:
                 f'guests, and is on {drivers} now; to have it detached again: '
                 f'nova-gpu-passthru offer {address}')
         return waiting
+
+    def _belongs_to_guests(self, card: host_cards.Card,
+                           judged: host_cards.Card) -> bool:
+        """Whether a card shall be on a stub driver.
+
+        So shall one that is set apart as long as somebody keeps it.
+
+        :param card: with the verdict that it has by itself
+        :param judged: with that of what is recorded
+        """
+        return judged.offered or (
+            card.offered and judged.kept_by_holder and
+            not judged.returning and bool(self._claims.holders([card])))
 
     def _device(self, card: host_cards.Card) -> tuple[str, int | None]:
         """Tells a card from the next one at its address."""

@@ -13,6 +13,8 @@
 
 """Cards that are set apart at run time, and guests that do not start."""
 
+import threading
+
 import libvirt
 
 from nova_gpu_passthru import exceptions
@@ -20,6 +22,7 @@ from nova_gpu_passthru import flavor
 from nova_gpu_passthru.host import cards as host_cards
 from nova_gpu_passthru.host import pci
 from nova_gpu_passthru.host import records
+from tests import proc_tree
 from tests.unit import fakes
 from tests.unit.host import gpus_base
 
@@ -119,6 +122,73 @@ class WithheldTest(TestCase):
         self.gpus.refresh()
         self.assertUsage(total=2, free=2)
         self.assertIn(str(file), self.reason(FIRST))
+
+
+class HostRebootTest(TestCase):
+    """A stopped guest's card is on its host driver when the host is up."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.assertEqual([FIRST], self.claim(A))
+        self.hypervisor.define(A, FIRST, AUDIO)
+        self.gpus.refresh()
+
+    def reboot_host(self) -> None:
+        for address in FIRST, AUDIO:
+            self.sysfs.set_driver(address, 'nvidia')
+        self.start()
+        self.gpus.restore([(A, ONE)])
+
+    def assertStarts(self) -> None:
+        self.assertEqual(fakes.STUB, self.hypervisor.driver(FIRST))
+        self.assertEqual([FIRST], self.claim(A))
+
+    def test_guest_keeps_a_card_that_was_withheld(self) -> None:
+        self.record(FIRST, withheld='a fan is loud')
+        self.reboot_host()
+        self.assertStarts()
+
+    def test_guest_keeps_its_card_though_the_records_cannot_be_read(
+            self) -> None:
+        self.records.folder.write_text('no folder')
+        self.reboot_host()
+        self.assertStarts()
+
+    def test_others_do_not_get_it(self) -> None:
+        self.record(FIRST, withheld='a fan is loud')
+        self.reboot_host()
+        self.hypervisor.undefine(A)
+        self.gpus.release(A)
+        self.assertUsage(total=2, free=2)
+
+
+class BusyTest(TestCase):
+    """A card is withheld while it waits for a process of the host."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.processes = proc_tree.ProcTree(self.sysfs.root, self.sysfs)
+        self.processes.serve_nvidia(SECOND, 0)
+        self.processes.run(812, 'compute-job', 'nvidia0')
+        self.addCleanup(self.finish_detaching)
+        self.addCleanup(self.processes.end, 812)
+        self.sysfs.set_driver(SECOND, 'nvidia')
+        self.start(timeout=.3)
+        self.assertIn('compute-job (pid 812) uses it', self.reason(SECOND))
+
+    def finish_detaching(self) -> None:
+        for thread in threading.enumerate():
+            if thread.name == f'detach-{SECOND}':
+                thread.join(60)
+
+    def test_it_stays_with_the_host_when_the_process_ends(self) -> None:
+        self.record(SECOND, withheld='a job of the host needs it')
+        self.processes.end(812)
+        self.finish_detaching()
+        self.assertEqual('nvidia', self.hypervisor.driver(SECOND))
+        self.record(SECOND, withheld='', retry=True)
+        self.gpus.refresh()
+        self.assertEqual(fakes.STUB, self.hypervisor.driver(SECOND))
 
 
 class StartFailureTest(TestCase):
