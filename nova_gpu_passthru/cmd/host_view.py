@@ -44,6 +44,8 @@ class HostView:
     :ivar holders: the uuid of the domain that has a function
     :ivar own_verdicts: the cards without what is recorded of them
     :ivar libvirt_error: why it is not known who holds what; empty if it is
+    :ivar records_error: why it is not known what is withheld at run time;
+        empty if it is
     :ivar notes: what else a person should know
     """
 
@@ -52,6 +54,7 @@ class HostView:
     holders: dict[pci.PCIAddress, str]
     own_verdicts: tuple[host_cards.Card, ...] = ()
     libvirt_error: str = ''
+    records_error: str = ''
     notes: tuple[str, ...] = ()
 
     def holder(self, card: host_cards.Card) -> str | None:
@@ -127,7 +130,7 @@ def _with_records(view: HostView, records: host_records.Records) -> HostView:
     try:
         found = records.read()
     except exceptions.RecordsUnavailable as error:
-        return dataclasses.replace(view, notes=(
+        return dataclasses.replace(view, records_error=str(error), notes=(
             f'What is withheld at run time is not known: {error}',))
     return dataclasses.replace(
         view, cards=tuple(

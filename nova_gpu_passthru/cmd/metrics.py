@@ -109,7 +109,7 @@ def states(view: host_view.HostView) -> dict[pci.PCIAddress, str]:
         on purpose); host (it stays with the host, which is as it should be);
         withheld; attached (to its host driver, so nova-compute has not
         detached it); stranded (by what holds its IOMMU group); free; unknown
-        (libvirt does not tell)
+        (libvirt or the records do not tell)
     """
     taken = {address for card in view.cards if view.holder(card)
              for address in card.addresses}
@@ -130,7 +130,7 @@ def states(view: host_view.HostView) -> dict[pci.PCIAddress, str]:
             return 'withheld'
         if not card.on_stub:
             return 'attached'
-        if view.libvirt_error:
+        if view.libvirt_error or view.records_error:
             return 'unknown'
         return 'free' if card.address in free else 'stranded'
 

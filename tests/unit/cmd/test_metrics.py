@@ -157,6 +157,16 @@ class CardsTest(TestCase):
              if 'vfio says no' in row['reason']])
         self.assertIn('withheld', self.states().values())
 
+    def test_nothing_is_free_while_the_records_cannot_be_read(self) -> None:
+        file = self.folder / 'records'
+        file.write_text('no folder')
+        self.host(HOST, lambda: held('0000:17:00.0'),
+                  records=host_records.Records(file))
+        self.assertEqual({
+            '17': 'claimed', '18': 'unknown', '19': 'unknown',
+            '65': 'attached', '66': 'withheld', '67': 'host', '03': 'host',
+        }, self.states())
+
     def test_what_is_kept_for_a_revert_is_claimed(self) -> None:
         kept = domain.DomainDevices(
             UUID, 'a', frozenset(),
