@@ -58,4 +58,11 @@ def _reason(text: str) -> str:
     reason = ' '.join(text.split())
     if not reason:
         raise argparse.ArgumentTypeError('say why')
+    try:
+        reason.encode()
+    except UnicodeEncodeError:
+        # Whoever shows it later, and Prometheus, would fail.
+        raise argparse.ArgumentTypeError(
+            f'{reason!r} is no text in the encoding of this terminal; write '
+            f'it in UTF-8') from None
     return reason

@@ -13,6 +13,7 @@
 
 """nova-gpu-passthru withhold and offer"""
 
+import os
 import pathlib
 
 import ddt
@@ -125,7 +126,8 @@ class WithholdTest(TestCase):
                       text)
         self.assertEqual({}, self.records.read())
 
-    @ddt.data(('65:00', '--reason', 'x'), (FIRST,), (FIRST, '--reason', ' '))
+    @ddt.data(('65:00', '--reason', 'x'), (FIRST,), (FIRST, '--reason', ' '),
+              (FIRST, '--reason', os.fsdecode(b'caf\xe9')))
     def test_what_makes_no_sense_is_refused(self, argv: tuple[str, ...]
                                             ) -> None:
         ended = self.assertRaises(SystemExit, self.run_command, 'withhold',
