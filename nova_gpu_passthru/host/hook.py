@@ -29,6 +29,8 @@ from nova_gpu_passthru.host import cards as host_cards
 
 # How much of what the hook printed is told.
 _LINES, _BYTES = 10, 1000
+# How much of it is kept while it runs, and seconds between two looks.
+_MOST_BYTES, _INTERVAL = 1 << 20, .5
 # Seconds for a hook to end once it was told to.
 _GRACE = 5
 
@@ -74,7 +76,8 @@ def run(path: str, timeout: float, card: host_cards.Card, uuid: str,
     deadline = time.monotonic() + timeout
     try:
         with (_lock(folder / f'{card.address}.hook', deadline) as lock,
-              tempfile.TemporaryFile() as output):
+              tempfile.TemporaryFile(buffering=0) as output):
+            _append_only(output.fileno())
             process = subprocess.Popen(
                 [path, *addresses], cwd='/', stdin=subprocess.DEVNULL,
                 stdout=output, stderr=output, start_new_session=True,
@@ -84,7 +87,7 @@ def run(path: str, timeout: float, card: host_cards.Card, uuid: str,
                      'GPU_PASSTHRU_ADDRESSES': ' '.join(addresses),
                      'GPU_PASSTHRU_MODEL': card.model,
                      'GPU_PASSTHRU_INSTANCE': uuid})
-            status = _status(process, deadline)
+            status = _status(process, deadline, output)
             if status is not None:
                 # What it left running on purpose has the lock open as well.
                 fcntl.flock(lock, fcntl.LOCK_UN)
@@ -93,30 +96,39 @@ def run(path: str, timeout: float, card: host_cards.Card, uuid: str,
                         if status is None else
                         f'was killed by signal {-status}' if status < 0 else
                         f'ended with status {status}')
+                left = (f'; it cannot be killed and runs on as process '
+                        f'{process.pid}' if process.poll() is None else '')
                 raise exceptions.ReleaseFailed(
-                    f'{path} {what}{_said(output)}')
+                    f'{path} {what}{_said(output)}{left}')
     except OSError as error:
         raise exceptions.ReleaseFailed(
             f'{path} cannot be run: {error}') from error
 
 
-def _status(process: 'subprocess.Popen[bytes]',
-            deadline: float) -> int | None:
+def _status(process: 'subprocess.Popen[bytes]', deadline: float,
+            output: IO[bytes]) -> int | None:
     """Waits for the end.
 
     :returns: as subprocess has it, None if it took too long and was killed
     """
-    try:
-        return process.wait(max(0, deadline - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        _kill(process)
-        return None
+    while (left := deadline - time.monotonic()) > 0:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(min(left, _INTERVAL))
+        if os.fstat(output.fileno()).st_size > _MOST_BYTES:
+            end = _end(output)
+            output.truncate(0)
+            output.write(end)
+    _kill(process)
+    return None
 
 
 def _kill(process: 'subprocess.Popen[bytes]') -> None:
-    """Ends a hook with all that it has started in its process group."""
+    """Ends a hook with all that it has started in its process group.
+
+    Except what another user runs, such as sudo.
+    """
     for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, number)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_GRACE)
@@ -124,11 +136,21 @@ def _kill(process: 'subprocess.Popen[bytes]') -> None:
 
 def _said(output: IO[bytes]) -> str:
     """The end of what a hook printed, on one line."""
-    size = output.seek(0, os.SEEK_END)
-    output.seek(max(0, size - _BYTES))
-    lines = output.read().decode(errors='replace').split('\n')
+    lines = _end(output).decode(errors='replace').split('\n')
     said = [line.strip() for line in lines if line.strip()][-_LINES:]
     return f' and printed: {" | ".join(said)}' if said else ''
+
+
+def _end(output: IO[bytes]) -> bytes:
+    size = output.seek(0, os.SEEK_END)
+    output.seek(max(0, size - _BYTES))
+    return output.read(_BYTES)
+
+
+def _append_only(descriptor: int) -> None:
+    """Lets all who write write to the end, also when that comes nearer."""
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_APPEND)
 
 
 @contextlib.contextmanager

@@ -96,6 +96,14 @@ class RunTest(TestCase):
         self.assertIn('xxx', text)
         self.assertLess(len(text), 1500)
 
+    def test_endless_output_does_not_fill_the_disk(self) -> None:
+        text = self.failure(
+            'echo start; head -c 5000000 /dev/zero | tr "\\0" x\n'
+            'while [ $(stat -L -c %s /dev/fd/2) -gt 4000000 ]\n'
+            'do sleep .05; done; echo; echo end; exit 1')
+        self.assertIn('with status 1 and printed: x', text)
+        self.assertTrue(text.endswith('x | end'), text[-20:])
+
     def test_output_that_is_no_text_does_no_harm(self) -> None:
         self.assertIn('printed', self.failure('printf "\\377\\200"; exit 1'))
 
@@ -116,6 +124,26 @@ class RunTest(TestCase):
             f' mv {self.folder}/child.tmp {self.folder}/child; wait)', 1)
         self.assertIn('did not end within 1 s and printed: scrubbing', text)
         self.assertEnded(int(self.wait_for('child')))
+
+    # sudo runs as root, whom nova-compute may not signal.
+    def test_time_out_of_what_another_user_runs_is_told_as_such(
+            self) -> None:
+        def refuse(group: int, number: int) -> None:
+            raise PermissionError(1, 'Operation not permitted')
+
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova_gpu_passthru.host.hook._GRACE', .1))
+        with fixtures.MonkeyPatch('os.killpg', refuse):
+            text = self.failure(f'echo $$ >{self.folder}/pid; echo scrubbing; '
+                                f'exec sleep 1000', 1)
+        pid = int(self.wait_for('pid'))
+        self.assertTrue(self.runs(pid))
+        self.addCleanup(os.killpg, pid, 9)
+        self.assertIn('did not end within 1 s and printed: scrubbing', text)
+        self.assertIn(f'runs on as process {pid}', text)
+        # It has the lock, so no other hook begins.
+        self.assertIn('an earlier hook still runs',
+                      self.failure('exit 0', .3))
 
     def test_what_it_leaves_running_on_purpose_is_not_waited_for(
             self) -> None:
