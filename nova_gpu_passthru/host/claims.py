@@ -206,6 +206,18 @@ class Claims:
         with self._lock:
             self._claimed.pop(uuid, None)
 
+    def put_back(self, uuid: str,
+                 claimed: frozenset[pci.PCIAddress]) -> None:
+        """Lets an instance have claimed what it had before it asked for more.
+
+        :param claimed: what claimed_by() told then
+        """
+        with self._lock:
+            if claimed:
+                self._claimed[uuid] = claimed
+            else:
+                self._claimed.pop(uuid, None)
+
     def keep(self, uuid: str) -> None:
         """Claims for an instance what its domain holds."""
         with self._lock:

@@ -133,6 +133,7 @@ class HostGPUs:
                also_failed: bool = False) -> tuple[host_cards.Card, ...]:
         sockets = (self._sysfs.sockets() if request.affinity.nodes else {})
         had = self._claims.held_by(uuid)
+        before = self._claims.claimed_by(uuid)
         lost: dict[pci.PCIAddress, str] = {}
         try:
             while True:
@@ -147,8 +148,7 @@ class HostGPUs:
                 lost |= refused
                 self._survey.look()
         except exceptions.NotEnoughGPUs:
-            if not had:
-                self._claims.give_up(uuid)
+            self._claims.put_back(uuid, before)
             raise
 
     def _refused(self, uuid: str, picked: Collection[host_cards.Card],

@@ -361,6 +361,10 @@ class HoldTest(TestCase):
 class RecordingTest(TestCase):
     """No card is given before it is sure that it will be released."""
 
+    @staticmethod
+    def full(descriptor: int) -> None:
+        raise OSError(28, 'No space left on device')
+
     def test_it_is_recorded_before_the_card_is_given(self) -> None:
         self.terms = release.Terms('/bin/true')
         self.restart()
@@ -372,15 +376,21 @@ class RecordingTest(TestCase):
     def test_card_is_not_given_while_that_cannot_be_recorded(self) -> None:
         self.terms = release.Terms('/bin/true')
         self.restart()
-
-        def full(descriptor: int) -> None:
-            raise OSError(28, 'No space left on device')
-
-        with fixtures.MonkeyPatch('os.fsync', full):
+        with fixtures.MonkeyPatch('os.fsync', self.full):
             error = self.assertRaises(exceptions.NotEnoughGPUs, self.claim, A)
         self.assertIn(f'Instance {A} is not given any GPU', str(error))
         self.assertIn('No space left', str(error))
         self.assertUsage(total=3, free=3)
+
+    def test_instance_keeps_what_it_has_and_no_more_of_it(self) -> None:
+        self.start_with()
+        with fixtures.MonkeyPatch('os.fsync', self.full):
+            self.assertRaises(exceptions.NotEnoughGPUs, self.claim, A,
+                              flavor.GPURequest(3))
+        self.assertEqual(
+            {pci.PCIAddress.parse(a) for a in (FIRST, AUDIO)},
+            self.gpus.held_by(A))
+        self.assertUsage(total=3, free=2)
 
     def test_nothing_that_is_free_is_given_while_the_records_are_unreadable(
             self) -> None:
