@@ -49,7 +49,7 @@ class Offer(command.Command):
         except exceptions.UnknownCard:
             self._forget(records, parsed_args.address)
             return
-        record = records.change(card, _offered)
+        record = records.change(card, _offered, also_unreadable=True)
         if not card.offered:
             raise exceptions.NotOffered(
                 f'GPU {card} stays withheld, and this command cannot change '

@@ -41,7 +41,8 @@ class Withhold(command.Command):
         view = host_view.look(self.app, None)
         card = one_card.find(view, parsed_args.address)
         conf.records_of(self.app.read_config()).change(
-            card, lambda record: record.but(withheld=parsed_args.reason))
+            card, lambda record: record.but(withheld=parsed_args.reason),
+            also_unreadable=True)
         self.app.stdout.write(f'GPU {card} is withheld: '
                               f'{parsed_args.reason}\n')
         holder = view.holder(card)

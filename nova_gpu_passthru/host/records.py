@@ -42,6 +42,8 @@ from nova_gpu_passthru.host import pci
 
 _LOCK = 'lock'
 _SUFFIX = '.json'
+# A change takes milliseconds; a command that was stopped never gives it back.
+_LOCK_SECONDS = 60
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,18 +121,23 @@ class Records:
         return found
 
     def change(self, card: host_cards.Card,
-               change: Callable[[Record], Record]) -> Record:
+               change: Callable[[Record], Record],
+               also_unreadable: bool = False) -> Record:
         """Changes the record of a card, durably.
 
         A record of another model at the card's address is overwritten.
 
         :param change: takes what is recorded, or an empty record
+        :param also_unreadable: whether to overwrite a record that cannot be
+            read too, which may have withheld the card
         :returns: what is recorded now
         :raises RecordsUnavailable: if that fails
         """
         with self._locked():
             old = self._of(card)
             new = change(old)
+            if old.fault and not also_unreadable:
+                return old
             if new != old:
                 new = new.but(model=card.model, fault='')
                 self._write(card.address, new)
@@ -155,9 +162,11 @@ class Records:
         """
         for address, record in self.read().items():
             if record.failed_start or record.retry:
-                with self._locked():
-                    self._write(address, self._read_one(address).but(
-                        failed_start='', retry=False))
+                with self._locked(), contextlib.suppress(FileNotFoundError):
+                    now = self._read_one(address)
+                    if not now.fault:
+                        self._write(address, now.but(failed_start='',
+                                                     retry=False))
 
     def _of(self, card: host_cards.Card) -> Record:
         try:
@@ -228,7 +237,8 @@ class Records:
                     lock = lockutils.external_lock(
                         _LOCK, lock_path=str(self.folder))
                     try:
-                        lock.acquire()
+                        if not lock.acquire(timeout=_LOCK_SECONDS):
+                            raise OSError('another process has their lock')
                     except threading.ThreadError as error:
                         raise OSError(f'no lock: {error}') from error
                     try:

@@ -140,6 +140,43 @@ for _ in range(30):
         self.assertEqual({FIRST: records.Record('10de:2330', 'x')},
                          self.records.read())
 
+    def test_a_card_is_offered_while_the_service_starts(self) -> None:
+        self.records.change(self.first, lambda record: record.but(
+            retry=True))
+        read = self.records.read
+
+        def read_and_lose() -> object:
+            found = read()
+            self.records.forget(FIRST)
+            return found
+
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova_gpu_passthru.host.records.Records.read',
+            lambda records: read_and_lose()))
+        self.records.end_of_service()
+        self.assertEqual({}, read())
+
+    def test_lock_that_is_never_given_back_is_an_error(self) -> None:
+        self.withhold(self.first, 'x')
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova_gpu_passthru.host.records._LOCK_SECONDS', .3))
+        holder = subprocess.Popen([sys.executable, '-c', f"""
+import fcntl, time
+file = open({str(self.folder / 'lock')!r}, 'a')
+fcntl.lockf(file, fcntl.LOCK_EX)
+print('locked', flush=True)
+time.sleep(1000)
+"""], stdout=subprocess.PIPE)
+        self.addCleanup(holder.wait)
+        self.addCleanup(holder.kill)
+        holder.stdout.readline()
+        error = self.assertRaises(exceptions.RecordsUnavailable,
+                                  self.withhold, self.first, 'y')
+        self.assertIn('another process', str(error))
+        holder.kill()
+        holder.wait()
+        self.withhold(self.first, 'y')
+
     def test_forgetting_says_whether_there_was_anything(self) -> None:
         self.withhold(self.first, 'x')
         self.assertTrue(self.records.forget(FIRST))
@@ -160,10 +197,13 @@ class BrokenTest(TestCase):
         self.assertTrue(found[FIRST].of(self.first))
         self.assertEqual(2, len(found))
 
-    def test_it_is_replaced_by_the_next_change(self) -> None:
+    def test_it_is_replaced_by_an_operator_only(self) -> None:
         self.withhold(self.first, 'x')
         self.file.write_text('{')
         self.withhold(self.first, 'y')
+        self.assertTrue(self.records.read()[FIRST].fault)
+        self.records.change(self.first, lambda record: record.but(
+            withheld='y'), also_unreadable=True)
         self.assertEqual({FIRST: records.Record('10de:2330', 'y')},
                          self.records.read())
 

@@ -392,6 +392,19 @@ class RecordingTest(TestCase):
             self.gpus.held_by(A))
         self.assertUsage(total=3, free=2)
 
+    def test_what_cannot_be_read_of_a_card_is_not_written_over(
+            self) -> None:
+        self.start_with()
+        file = self.records.folder / f'{FIRST}.json'
+        file.write_text('{"withheld": "a fan is lo')
+        self.gpus.refresh()
+        with self.gpus.kept(A):
+            self.assertEqual([FIRST], self.claim(A))
+        self.take_back(A)
+        self.finish_releases()
+        self.assertIn('cannot be read', self.reason(FIRST))
+        self.assertUsage(total=2, free=2)
+
     def test_nothing_that_is_free_is_given_while_the_records_are_unreadable(
             self) -> None:
         self.start_with()

@@ -219,6 +219,14 @@ class StartFailureTest(TestCase):
                       f'{A} did not start because of it', self.log.output)
         self.assertEqual([SECOND], self.claim(A))
 
+    def test_a_record_that_cannot_be_read_is_not_written_over(self) -> None:
+        self.claim(A)
+        self.record(FIRST, withheld='a fan is loud')
+        (self.records.folder / f'{FIRST}.json').write_text('{')
+        self.fail(A, f'vfio {FIRST}: error getting device')
+        self.gpus.release(A)
+        self.assertIn('cannot be read', self.reason(FIRST))
+
     def test_only_the_card_that_is_named_is_withheld(self) -> None:
         self.claim(A, flavor.GPURequest(3))
         self.fail(A, f'vfio {AUDIO}: group 1 is not viable')
