@@ -13,11 +13,14 @@
 """What the driver needs of Nova beside its hooks."""
 
 from collections.abc import Callable, Iterator, Sequence
+import contextlib
 import dataclasses
 import inspect
 from typing import Any, TypeVar
 
+import libvirt
 from nova import context as nova_context
+from nova import exception
 from nova import objects
 from nova.pci import whitelist as nova_whitelist
 from nova.virt import hardware
@@ -62,14 +65,26 @@ class NovaHypervisor(hypervisor.Connection):
 
     @property
     def _connection(self) -> Any:
-        return self._host.get_connection()
+        with _as_libvirt_says():
+            return self._host.get_connection()
 
     def domains(self) -> Iterator[hypervisor.Description]:
         # Not the connection's list, whose domains would block, and not
         # list_guests(), whose Guests do not tell whether they run without
         # asking for more than that.
-        for dom in self._host.list_instance_domains(only_running=False):
+        with _as_libvirt_says():
+            domains = self._host.list_instance_domains(only_running=False)
+        for dom in domains:
             yield from hypervisor.descriptions(dom.XMLDesc, dom.isActive)
+
+
+@contextlib.contextmanager
+def _as_libvirt_says() -> Iterator[None]:
+    """Raises what a Hypervisor may raise, where Nova has no connection."""
+    try:
+        yield
+    except exception.HypervisorUnavailable as error:
+        raise libvirt.libvirtError(str(error)) from error
 
 
 def request_of(instance: 'objects.Instance') -> flavor.GPURequest | None:

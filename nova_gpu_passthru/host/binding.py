@@ -134,8 +134,15 @@ class Binder:
             attempt = self._running[card.address] = _Attempt(card, wanted)
             # A daemon, so that a call that never returns does not keep the
             # service from stopping.
-            threading.Thread(target=self._run, args=(attempt,), daemon=True,
-                             name=f'detach-{card.address}').start()
+            thread = threading.Thread(
+                target=self._run, args=(attempt,), daemon=True,
+                name=f'detach-{card.address}')
+            try:
+                thread.start()
+            except RuntimeError as error:
+                del self._running[card.address]
+                attempt.failure, attempt.done = (
+                    f'detaching it failed: {error}', True)
         return attempt
 
     def _run(self, attempt: _Attempt) -> None:

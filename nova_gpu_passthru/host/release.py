@@ -14,6 +14,7 @@
 """Releases cards that a guest has given back, before others have them."""
 
 from collections.abc import Callable, Collection, Iterable
+import contextlib
 import dataclasses
 import threading
 
@@ -155,13 +156,23 @@ class Releaser:
             if card.address in self._running:
                 return
             self._running.add(card.address)
-        if not self._claims.is_free(card):
-            self._end(card)
-            return
-        # A daemon, so that a hook that never ends does not keep the service
-        # from stopping.
-        threading.Thread(target=self._run, args=(card, uuid), daemon=True,
-                         name=f'release-{card.address}').start()
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._end, card)
+            if not self._claims.is_free(card):
+                return
+            # A daemon, so that a hook that never ends does not keep the
+            # service from stopping.
+            thread = threading.Thread(
+                target=self._run, args=(card, uuid), daemon=True,
+                name=f'release-{card.address}')
+            try:
+                thread.start()
+            except RuntimeError as error:
+                LOG.error('GPU %(card)s cannot be released, and its release '
+                          'starts anew with the next report: %(error)s',
+                          {'card': card, 'error': error})
+                return
+            undo.pop_all()
 
     def _runs_for(self, card: host_cards.Card) -> bool:
         with self._lock:

@@ -13,7 +13,9 @@
 import inspect
 
 import ddt
+import libvirt
 from nova import context
+from nova import exception
 from nova import objects
 from nova import test
 from nova.virt.libvirt import driver as libvirt_driver
@@ -133,3 +135,17 @@ class NovaHypervisorTest(test.NoDBTestCase):
         for _ in range(2):
             hypervisor.node_device('pci_0000_3b_00_0')
         self.assertEqual(2, host.connections)
+
+    def test_without_a_connection_libvirt_does_not_tell(self) -> None:
+        # Nova says so with an error of its own.
+        def refuse(*args: object, **kwargs: object) -> None:
+            raise exception.HypervisorUnavailable()
+
+        host = LibvirtHost()
+        host.get_connection = host.list_instance_domains = refuse
+        hypervisor = nova_host.NovaHypervisor(host)
+        for call in (lambda: list(hypervisor.domains()),
+                     lambda: hypervisor.node_device('pci_0000_3b_00_0'),
+                     lambda: hypervisor.set_metadata('uuid', '<x/>', 'y')):
+            error = self.assertRaises(libvirt.libvirtError, call)
+            self.assertIn('hypervisor is broken', str(error))

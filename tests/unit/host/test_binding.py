@@ -13,6 +13,7 @@
 import threading
 
 import ddt
+import fixtures
 
 from nova_gpu_passthru.host import binding
 from nova_gpu_passthru.host import cards as host_cards
@@ -136,6 +137,18 @@ class FailureTest(TestCase):
         self.assertEqual(
             {**DRIVERS, '0000:8a:00.0': fakes.STUB,
              '0000:8b:00.0': fakes.STUB}, self.drivers())
+
+    def test_card_for_which_no_thread_is_left_is_tried_again(self) -> None:
+        def refuse(thread: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        self.host(OTHERS)
+        with fixtures.MonkeyPatch('threading.Thread.start', refuse):
+            failures = self.detach()
+        self.assertEqual(['0000:8a:00.0', '0000:8b:00.0'], list(failures))
+        self.assertIn("can't start new thread", failures['0000:8a:00.0'])
+        self.assertEqual({}, self.detach())
+        self.assertAllDetached()
 
     def test_only_what_was_detached_is_put_back(self) -> None:
         self.host("""

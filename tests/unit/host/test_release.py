@@ -14,6 +14,7 @@
 """What happens to a card between two guests."""
 
 import pathlib
+import threading
 
 import fixtures
 
@@ -423,6 +424,24 @@ class RecordingTest(TestCase):
         self.take_back(A)
         self.assertUsage(total=3, free=3)
         self.assertFalse(self.records.folder.exists())
+
+
+class ThreadTest(TestCase):
+    """The host has no thread left for a release."""
+
+    def test_release_is_tried_again(self) -> None:
+        def refuse(thread: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        self.start_with()
+        with fixtures.MonkeyPatch('threading.Thread.start', refuse):
+            self.take_back(A)
+        self.assertUsage(total=3, free=2)
+        self.assertIn("can't start new thread", self.log.output)
+        self.gpus.refresh()
+        self.finish_releases()
+        self.assertEqual(1, len(self.runs()))
+        self.assertUsage(total=3, free=3)
 
 
 class RaceTest(TestCase):
