@@ -27,6 +27,7 @@ from nova_gpu_passthru import conf
 from nova_gpu_passthru import exceptions
 from nova_gpu_passthru.guest import domain
 from nova_gpu_passthru.host import cards as host_cards
+from nova_gpu_passthru.host import health
 from nova_gpu_passthru.host import pci
 from nova_gpu_passthru.host import policy as host_policy
 from nova_gpu_passthru.host import records as host_records
@@ -89,15 +90,19 @@ class Host:
 
     def look(self) -> HostView:
         """Looks at the host as it is now."""
-        holders: dict[pci.PCIAddress, str] = {}
+        domains: list[domain.DomainDevices] = []
         libvirt_error = ''
         try:
-            holders = {address: devices.uuid
-                       for devices in self.read_domains()
-                       for address in devices.held}
+            domains = list(self.read_domains())
         except (libvirt.libvirtError, etree.XMLSyntaxError) as error:
             libvirt_error = str(error)
-        cards = host_cards.find(self.sysfs, self.policy)
+        holders = {address: devices.uuid for devices in domains
+                   for address in devices.held}
+        found = host_cards.find(self.sysfs, self.policy)
+        cards = tuple(sorted(
+            [*found, *health.missing(domains, {a for card in found
+                                               for a in card.addresses})],
+            key=lambda card: card.address))
         view = HostView(self.sysfs.functions(), cards, holders, cards,
                         libvirt_error)
         return view if self.records is None else _with_records(view,

@@ -97,17 +97,10 @@ class Claims:
         with self._lock:
             return self._domains.read_new() and not self.holders([card])
 
-    def given(self) -> dict[pci.PCIAddress,
-                            tuple[str, frozenset[pci.PCIAddress]]]:
-        """Tells what cards this driver gave to domains.
-
-        :returns: the model, and all functions that the domain names, by the
-            card's address
-        """
+    def given(self) -> list[guest_domain.DomainDevices]:
+        """Tells what the domains hold, as last read."""
         with self._lock:
-            return {address: (model, devices.addresses)
-                    for devices in self._domains.devices.values()
-                    for address, model in devices.models.items()}
+            return list(self._domains.devices.values())
 
     def claim(self, uuid: str, request: flavor.GPURequest,
               cards: Collection[host_cards.Card],

@@ -22,9 +22,13 @@ guests well (Proxmox 458b487b).
 
 from collections.abc import Collection, Iterable, Mapping
 import dataclasses
+import re
 
+from nova_gpu_passthru.guest import domain
 from nova_gpu_passthru.host import cards as host_cards
 from nova_gpu_passthru.host import pci
+
+_MODEL = re.compile('[0-9a-f]{4}:[0-9a-f]{4}')
 
 _CURE = ('the kernel log may say why; rescan the bus (echo 1 > '
          '/sys/bus/pci/rescan) or power-cycle the host')
@@ -82,6 +86,18 @@ def gone_since_start(address: pci.PCIAddress, model: str,
             iommu_group=None, physfn=None, bridges=())
         for a in sorted({address, *addresses}) if a.in_slot_of(address)]
     return gone(host_cards.Card(address, tuple(functions)))
+
+
+def missing(given: Iterable[domain.DomainDevices],
+            present: Collection[pci.PCIAddress]) -> list[host_cards.Card]:
+    """Makes the cards that domains have been given and that are not there.
+
+    :param given: what domains hold
+    :param present: the functions of the cards that are there
+    """
+    return [gone_since_start(address, model, devices.addresses)
+            for devices in given for address, model in devices.models.items()
+            if address not in present and _MODEL.fullmatch(model)]
 
 
 def incomplete(card: host_cards.Card, lost: Collection[pci.PCIAddress]

@@ -16,7 +16,6 @@
 from collections.abc import Callable, Collection, Iterable
 import os
 import pathlib
-import re
 import threading
 
 from nova_gpu_passthru.host import binding
@@ -29,8 +28,6 @@ from nova_gpu_passthru.host import policy as host_policy
 
 # Withholds cards for what is known of them otherwise.
 Judge = Callable[[Collection[host_cards.Card]], tuple[host_cards.Card, ...]]
-
-_MODEL = re.compile('[0-9a-f]{4}:[0-9a-f]{4}')
 
 
 class Survey:
@@ -161,13 +158,11 @@ class Survey:
               ) -> list[host_cards.Card]:
         """Finds cards that somebody holds and that are not there any more."""
         present = {address for card in found for address in card.addresses}
-        missing = {card.address: card for card in self.cards
-                   if card.address not in present}
-        for address, (model, addresses) in self._claims.given().items():
-            if (address not in present and address not in missing and
-                    _MODEL.fullmatch(model)):
-                missing[address] = health.gone_since_start(address, model,
-                                                           addresses)
+        missing = {card.address: card for card in health.missing(
+            self._claims.given(), present)}
+        # What it was when it was last seen says more.
+        missing |= {card.address: card for card in self.cards
+                    if card.address not in present}
         held = self._claims.holders(missing.values())
         for address in self._failures.keys() - present:
             del self._failures[address]

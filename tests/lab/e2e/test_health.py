@@ -18,6 +18,7 @@ from lab import topology
 from e2e import base
 
 _SINGLE = {'gpu_passthru:model': topology.SINGLE}
+_RESCAN = 'echo 1 > /sys/bus/pci/rescan'
 # A kernel that waits for a guest to let go says so after 10 seconds.
 _REMOVAL_LIMIT = 120
 
@@ -25,6 +26,7 @@ _REMOVAL_LIMIT = 120
 class RemovalTest(base.LabTestCase):
 
     def _remove(self, address: str) -> None:
+        self.addCleanup(self.lab.host.run, _RESCAN)
         with steps.step(f'Remove {address} from the virtual host'):
             # In the background, for the kernel waits for the guest that has
             # it, which QEMU asks to let go.
@@ -37,7 +39,7 @@ class RemovalTest(base.LabTestCase):
 
     def _rescan(self, address: str) -> None:
         with steps.step('Rescan the bus of the virtual host'):
-            self.lab.host.run('echo 1 > /sys/bus/pci/rescan')
+            self.lab.host.run(_RESCAN)
             steps.wait_for(lambda: address in self._addresses(),
                            f'{address} does not come back', _REMOVAL_LIMIT)
 

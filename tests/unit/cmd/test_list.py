@@ -16,6 +16,7 @@ import ddt
 import fixtures
 import libvirt
 
+from nova_gpu_passthru.guest import domain
 from nova_gpu_passthru.host import pci
 from tests import sysfs_tree
 from tests.unit import base
@@ -161,6 +162,21 @@ class HoldersTest(TestCase):
                                              lambda uri: connection))
         self.assertEqual([self.UUID, None], [
             row['instance'] for row in self.command.rows('list')])
+
+    def test_card_that_is_gone_is_listed_while_somebody_holds_it(
+            self) -> None:
+        connection = Connection(fakes.domain_xml(
+            self.UUID, '0000:99:00.0',
+            metadata=f"<g:cards xmlns:g='{domain.NAMESPACE}'>"
+                     f"<g:card address='0000:99:00.0' model='10de:2330'/>"
+                     f"</g:cards>"))
+        self.useFixture(fixtures.MonkeyPatch('libvirt.openReadOnly',
+                                             lambda uri: connection))
+        gone, = (row for row in self.command.rows('list')
+                 if row['address'] == '0000:99:00.0')
+        self.assertEqual(('withheld', '10de:2330', self.UUID),
+                         (gone['verdict'], gone['model'], gone['instance']))
+        self.assertIn('is gone from the bus', gone['reason'])
 
     def test_without_libvirt_the_list_says_so_and_goes_on(self) -> None:
         def refuse(uri: str | None) -> None:
