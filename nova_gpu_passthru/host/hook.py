@@ -65,7 +65,7 @@ def run(path: str, timeout: float, card: host_cards.Card, uuid: str,
     card, so that never two run for one card.
 
     :param path: the executable
-    :param timeout: seconds
+    :param timeout: seconds, and as many for such an earlier one to end
     :param card: what the guest has given back
     :param uuid: the instance's or domain's that had it
     :param folder: where the lock is
@@ -73,9 +73,8 @@ def run(path: str, timeout: float, card: host_cards.Card, uuid: str,
         end of what it printed is quoted
     """
     addresses = [str(f.address) for f in (card.main, *card.companions)]
-    deadline = time.monotonic() + timeout
     try:
-        with (_lock(folder / f'{card.address}.hook', deadline) as lock,
+        with (_lock(folder / f'{card.address}.hook', timeout) as lock,
               tempfile.TemporaryFile(buffering=0) as output):
             _append_only(output.fileno())
             process = subprocess.Popen(
@@ -87,7 +86,7 @@ def run(path: str, timeout: float, card: host_cards.Card, uuid: str,
                      'GPU_PASSTHRU_ADDRESSES': ' '.join(addresses),
                      'GPU_PASSTHRU_MODEL': card.model,
                      'GPU_PASSTHRU_INSTANCE': uuid})
-            status = _status(process, deadline, output)
+            status = _status(process, time.monotonic() + timeout, output)
             if status is not None:
                 # What it left running on purpose has the lock open as well.
                 fcntl.flock(lock, fcntl.LOCK_UN)
@@ -154,11 +153,12 @@ def _append_only(descriptor: int) -> None:
 
 
 @contextlib.contextmanager
-def _lock(path: pathlib.Path, deadline: float) -> Iterator[int]:
+def _lock(path: pathlib.Path, timeout: float) -> Iterator[int]:
     """Takes a lock that lives as long as any process has it open.
 
     So it does not end with nova-compute while the hook runs on.
     """
+    deadline = time.monotonic() + timeout
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         while True:

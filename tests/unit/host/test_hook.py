@@ -171,6 +171,21 @@ class RunTest(TestCase):
         return text.rpartition(')')[2].split()[0] != 'Z'
 
 
+class Clock:
+    """A clock that can be set ahead, for what has the module time."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+        self.asked = threading.Event()
+
+    def monotonic(self) -> float:
+        self.asked.set()
+        return time.monotonic() + self.ahead
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
 class LeftBehindTest(TestCase):
     """A hook whose nova-compute was killed runs on."""
 
@@ -200,6 +215,34 @@ hook.run({str(self.path)!r}, 60, cards.Card(function.address, (function,)),
         self.assertEqual((self.folder / 'started').read_text(),
                          (self.folder / 'ended').read_text())
         self.assertEqual(2, len((self.folder / 'ended').read_text().split()))
+
+    def test_its_own_time_begins_when_the_earlier_one_has_ended(self) -> None:
+        clock = Clock()
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova_gpu_passthru.host.hook.time', clock))
+        failures = []
+
+        def run() -> None:
+            try:
+                self.run_hook(f'touch {self.folder}/second; while [ ! -e '
+                              f'{self.folder}/end ]; do sleep .05; done')
+            except exceptions.ReleaseFailed as error:
+                failures.append(str(error))
+
+        second = threading.Thread(target=run)
+        second.start()
+        self.addCleanup(second.join)
+        self.addCleanup((self.folder / 'end').touch)
+        clock.asked.wait(60)
+        clock.ahead = 50
+        (self.folder / 'go').touch()
+        self.wait_for('second')
+        clock.ahead = 70
+        # Time for a look at the clock.
+        time.sleep(1)
+        (self.folder / 'end').touch()
+        second.join()
+        self.assertEqual([], failures)
 
     def test_and_fails_when_it_takes_too_long(self) -> None:
         error = self.assertRaises(
