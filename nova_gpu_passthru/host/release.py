@@ -136,19 +136,26 @@ class Releaser:
     def release_free(self, cards: Collection[host_cards.Card]) -> None:
         """Starts to release what nobody has any more.
 
-        A card that does not answer waits until it does.
+        A card that does not answer waits until it does, and one whose IOMMU
+        group a guest uses until that has gone: the hook may bind a host
+        driver, which vfio forbids then. Before Linux 5.19 the kernel stops
+        (BUG_ON in vfio_iommu_group_notifier of drivers/vfio/vfio.c).
 
         :param cards: all cards, with the verdicts that they have by
             themselves
         """
         records = self._standing.read(cards)
         holders = self._claims.holders(cards)
+        running = self._claims.in_use(cards)
         for card in cards:
             record = records.get(card.address)
             if (record and record.of(card) and record.given_to and
                     not record.failed_release and
                     card.address not in holders and
-                    (card.offered or card.by_choice)):
+                    (card.offered or card.by_choice) and
+                    not any(other.address in running or record.given_to in
+                            holders.get(other.address, ())
+                            for other in _group_of(card, cards))):
                 self._start(card, record.given_to)
 
     def _start(self, card: host_cards.Card, uuid: str) -> None:
@@ -222,3 +229,10 @@ class Releaser:
     def _end(self, card: host_cards.Card) -> None:
         with self._lock:
             self._running.discard(card.address)
+
+
+def _group_of(card: host_cards.Card, cards: Iterable[host_cards.Card]
+              ) -> list[host_cards.Card]:
+    """Finds the others in a card's IOMMU groups."""
+    return [other for other in cards if other.address != card.address and
+            not other.iommu_groups.isdisjoint(card.iommu_groups)]

@@ -263,6 +263,49 @@ class GroupTest(TestCase):
         self.assertUsage(total=3, free=3)
 
 
+class RunningGroupTest(TestCase):
+    """A guest gives up one of two cards of an IOMMU group, and runs on.
+
+    A host driver that takes a device of a group that vfio has open is refused
+    since Linux 5.19, and before that the kernel stopped.
+    """
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.host(HOST.replace('group=3', 'group=2'))
+        self.terms = release.Terms(self.hook(
+            f'echo "$@" >>{self.folder}/runs'))
+        self.restart()
+        self.assertEqual([SECOND, THIRD], self.claim(
+            A, flavor.GPURequest(2, '10de:2330')))
+        self.one = flavor.GPURequest(1, '10de:2330')
+        self.assertEqual([SECOND], self.claim(A, self.one))
+        self.hypervisor.start(A, SECOND)
+        self.gpus.refresh()
+        self.finish_releases()
+
+    def test_the_hook_waits_for_the_guest(self) -> None:
+        self.assertEqual([], self.runs())
+        self.assertUsage(total=3, free=1)
+        self.assertEqual([FIRST], self.claim(B))
+        self.take_back(A)
+        self.finish_releases()
+        self.assertEqual([SECOND, THIRD], sorted(self.runs()))
+        self.assertUsage(total=3, free=2)
+
+    def test_the_guest_is_rebooted_meanwhile(self) -> None:
+        self.hypervisor.undefine(A)
+        self.hypervisor.define(A, SECOND)
+        self.gpus.refresh()
+        self.finish_releases()
+        self.assertEqual([], self.runs())
+        self.assertEqual([SECOND], self.claim(A, self.one))
+
+    def test_the_guest_has_both_again(self) -> None:
+        self.assertEqual([SECOND, THIRD], self.claim(
+            A, flavor.GPURequest(2, '10de:2330')))
+
+
 class RestartTest(TestCase):
     def test_release_that_was_interrupted_starts_again(self) -> None:
         self.start_with('echo $$ >>started; while [ ! -e go ]; do sleep .02; '
