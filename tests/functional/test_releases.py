@@ -43,7 +43,8 @@ class Hook(fixtures.Fixture):
         self.path.write_text(
             f'#!/bin/sh\ncd {self._folder}\n'
             f'echo "$GPU_PASSTHRU_INSTANCE $@" >>runs\n'
-            f'while [ ! -e go ]; do sleep .05; done\n{self._ending}\n')
+            f'while [ ! -e go -a -e "$0" ]; do sleep .05; done\n'
+            f'{self._ending}\n')
         self.path.chmod(0o755)
         # None waits when its nova-compute is gone.
         self.addCleanup(self.go)

@@ -192,7 +192,7 @@ class LeftBehindTest(TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.script(f'cd {self.folder}; echo $$ >>started; '
-                    f'while [ ! -e go ]; do sleep .05; done; '
+                    f'while [ ! -e go -a -e "$0" ]; do sleep .05; done; '
                     f'echo $$ >>ended')
         service = subprocess.Popen([sys.executable, '-c', f"""
 from nova_gpu_passthru.host import cards, hook, pci

@@ -72,7 +72,8 @@ class TestCase(gpus_base.TestCase):
 
 class HookTest(TestCase):
     def test_card_is_free_once_its_hook_is_done(self) -> None:
-        self.start_with('touch started; while [ ! -e go ]; do sleep .02; '
+        self.start_with('touch started; while [ ! -e go -a -e "$0" ]; '
+                        'do sleep .02; '
                         'done')
         self.take_back(A)
         self.wait_for(self.folder / 'started')
@@ -92,7 +93,7 @@ class HookTest(TestCase):
                       self.log.output)
 
     def test_card_is_blocked_in_its_pool_meanwhile(self) -> None:
-        self.start_with('while [ ! -e go ]; do sleep .02; done')
+        self.start_with('while [ ! -e go -a -e "$0" ]; do sleep .02; done')
         self.take_back(A)
         pool, = (pool for pool in self.gpus.usage().pools
                  if pool.model == '10de:2231')
@@ -156,14 +157,14 @@ class HookTest(TestCase):
                       self.reason(FIRST))
 
     def test_others_are_given_while_it_runs(self) -> None:
-        self.start_with('while [ ! -e go ]; do sleep .02; done')
+        self.start_with('while [ ! -e go -a -e "$0" ]; do sleep .02; done')
         self.take_back(A)
         self.assertEqual([SECOND, THIRD],
                          self.claim(B, flavor.GPURequest(2)))
 
     def test_card_that_it_left_on_another_driver_is_detached_again(
             self) -> None:
-        self.start_with('while [ ! -e go ]; do sleep .02; done')
+        self.start_with('while [ ! -e go -a -e "$0" ]; do sleep .02; done')
         self.take_back(A)
         self.sysfs.set_driver(FIRST, 'nvidia')
         # It is the hook's: no look takes it from there.
@@ -176,7 +177,7 @@ class HookTest(TestCase):
         self.assertUsage(total=3, free=3)
 
     def test_card_that_cannot_be_detached_again_is_withheld(self) -> None:
-        self.start_with('while [ ! -e go ]; do sleep .02; done')
+        self.start_with('while [ ! -e go -a -e "$0" ]; do sleep .02; done')
         self.take_back(A)
         self.sysfs.set_driver(FIRST, 'nvidia')
         self.hypervisor.refused.add(FIRST)
@@ -186,7 +187,7 @@ class HookTest(TestCase):
 
     def test_card_that_is_dead_afterwards_is_offered_when_it_answers(
             self) -> None:
-        self.start_with('while [ ! -e go ]; do sleep .02; done')
+        self.start_with('while [ ! -e go -a -e "$0" ]; do sleep .02; done')
         self.take_back(A)
         self.sysfs.set_dead(FIRST)
         (self.folder / 'go').touch()
@@ -244,7 +245,7 @@ class GroupTest(TestCase):
         super().setUp()
         self.host(HOST.replace('group=2', 'group=1'))
         self.terms = release.Terms(self.hook(
-            f'while [ ! -e {self.folder}/go ]; do sleep .02; done'))
+            f'while [ ! -e {self.folder}/go -a -e "$0" ]; do sleep .02; done'))
         self.restart()
         self.assertEqual([FIRST], self.claim(
             A, flavor.GPURequest(1, '10de:2231')))
@@ -308,7 +309,8 @@ class RunningGroupTest(TestCase):
 
 class RestartTest(TestCase):
     def test_release_that_was_interrupted_starts_again(self) -> None:
-        self.start_with('echo $$ >>started; while [ ! -e go ]; do sleep .02; '
+        self.start_with('echo $$ >>started; while [ ! -e go -a -e "$0" ]; '
+                        'do sleep .02; '
                         'done')
         self.take_back(A)
         self.wait_for(self.folder / 'started')
@@ -492,7 +494,7 @@ class RaceTest(TestCase):
 
     def test_instance_does_not_get_its_card_while_the_hook_runs(
             self) -> None:
-        self.start_with('while [ ! -e go ]; do sleep .02; done')
+        self.start_with('while [ ! -e go -a -e "$0" ]; do sleep .02; done')
         self.take_back(A)
         self.assertEqual([SECOND], self.claim(A))
         (self.folder / 'go').touch()
@@ -501,7 +503,7 @@ class RaceTest(TestCase):
 
     def test_card_that_changed_hands_since_the_look_is_not_given(
             self) -> None:
-        self.start_with('while [ ! -e go ]; do sleep .02; done')
+        self.start_with('while [ ! -e go -a -e "$0" ]; do sleep .02; done')
         stale = self.gpus._standing.cards_for
         looks = []
 
