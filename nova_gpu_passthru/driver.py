@@ -15,6 +15,7 @@
 Every hook calls what does the work in host/ and guest/, and then super().
 """
 
+from collections.abc import Iterable
 import contextlib
 import dataclasses
 from typing import Any
@@ -37,6 +38,7 @@ from nova_gpu_passthru.host import cards as host_cards
 from nova_gpu_passthru.host import gpus
 from nova_gpu_passthru.host import metrics
 from nova_gpu_passthru.host import pci
+from nova_gpu_passthru.host import pools as host_pools
 from nova_gpu_passthru import nova_host
 from nova_gpu_passthru import placement
 from nova_gpu_passthru import releases
@@ -72,6 +74,7 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
                                    conf.records_of(CONF), self.host_root)
         self._suspension = suspension.Suspension(self._host, self._gpus)
         self._pools = placement.Pools(virtapi)
+        self._has_metrics = False
 
     # The host
 
@@ -113,9 +116,16 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
             usage = self._gpus.usage()
             data['stats'] = {**data.get('stats', {}),
                              'gpu_passthru': usage.to_json()}
-            metrics.report(self._gpus.cards, usage.pools)
-            telemetry.write(CONF.gpu_passthru.metrics_file)
+            self._report_metrics(usage.pools)
+        elif self._has_metrics:
+            # The last card is gone.
+            self._report_metrics(())
         return data
+
+    def _report_metrics(self, pools: Iterable[host_pools.Pool]) -> None:
+        self._has_metrics = True
+        metrics.report(self._gpus.cards, pools)
+        telemetry.write(CONF.gpu_passthru.metrics_file)
 
     @nova_host.hook
     def update_provider_tree(self, provider_tree: Any, nodename: str,

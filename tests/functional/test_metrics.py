@@ -13,6 +13,7 @@
 """What nova-compute writes for Prometheus."""
 
 from tests.functional import base
+from tests.functional import sysfs
 from tests.unit import metrics
 
 
@@ -47,6 +48,16 @@ class MetricsTest(base.GPUTestCase):
         self.run_periodic()
         self.assertEqual(before + 1,
                          self.value('action_failures_total', **lost))
+
+    def test_last_card_that_is_gone_is_not_told_as_free(self) -> None:
+        tree = self.add_host('host1', base.ONE_CARD).sysfs
+        free = {'state': 'free', 'model': base.T400}
+        self.assertEqual(1, self.value('reported_cards', **free))
+        for address in sysfs.addresses(tree):
+            tree.remove(address)
+        for _ in range(2):
+            self.run_periodic()
+            self.assertEqual(0, self.value('reported_cards', **free))
 
     def test_host_without_gpus_writes_nothing(self) -> None:
         self.add_host('host1', base.NO_CARD)
