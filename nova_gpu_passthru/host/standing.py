@@ -46,6 +46,12 @@ def judged(card: host_cards.Card, record: host_records.Record | None,
     offer = _OFFER.format(card.address)
     if record.fault:
         return card.withheld(record.fault, kept_by_holder=True)
+    # First, for its IOMMU group is closed meanwhile, whatever comes after.
+    if (record.given_to and record.given_to not in holders and
+            not record.failed_release):
+        return card.withheld(
+            f'it was given to {record.given_to} and has to be released; wait, '
+            f'or see the log of nova-compute', by_choice=True, returning=True)
     if record.withheld:
         return card.withheld(
             f'an operator withholds it: {record.withheld}; {offer}',
@@ -54,10 +60,6 @@ def judged(card: host_cards.Card, record: host_records.Record | None,
         return card.withheld(
             f'its release failed: {record.failed_release}; correct that, then '
             f'{offer}', kept_by_holder=True)
-    if record.given_to and record.given_to not in holders:
-        return card.withheld(
-            f'it was given to {record.given_to} and has to be released; wait, '
-            f'or see the log of nova-compute', by_choice=True, returning=True)
     if record.kept_back:
         return card.withheld(
             f'it was released and is kept back ([gpu_passthru] '

@@ -258,6 +258,21 @@ class GroupTest(TestCase):
         self.assertUsage(total=3, free=1)
         self.assertEqual([THIRD], self.claim(B))
 
+    def test_also_if_an_operator_withholds_the_card(self) -> None:
+        card, = (c for c in self.gpus.cards if c.address == ADDRESS)
+        self.records.change(card, lambda record: record.but(
+            withheld='a fan is loud'))
+        self.gpus.refresh()
+        self.assertEqual(1, self.gpus.usage().free_gpus)
+        self.assertEqual([THIRD], self.claim(B))
+        self.gpus.release(B)
+        (self.folder / 'go').touch()
+        self.finish_releases()
+        self.gpus.refresh()
+        self.finish_releases()
+        self.assertIn('a fan is loud', self.reason(FIRST))
+        self.assertUsage(total=2, free=2)
+
     def test_and_are_free_after_it(self) -> None:
         (self.folder / 'go').touch()
         self.finish_releases()
