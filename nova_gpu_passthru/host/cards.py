@@ -95,6 +95,11 @@ class Card:
         return all(f.on_stub for f in self.functions)
 
     @property
+    def on_host_driver(self) -> bool:
+        """Whether the host uses a function of it."""
+        return any(f.driver and not f.on_stub for f in self.functions)
+
+    @property
     def stays_with_host(self) -> bool:
         """Whether it is withheld without anything being wrong.
 

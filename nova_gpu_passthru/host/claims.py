@@ -356,13 +356,16 @@ def available(cards: Iterable[host_cards.Card],
               ) -> list[host_cards.Card]:
     """Finds the cards that nobody holds and that are not stranded.
 
+    vfio opens no IOMMU group of which a host driver has a function
+    (Documentation/driver-api/vfio.rst).
+
     :param cards: the cards to choose from
     :param held: the functions that somebody holds
     :param all_cards: the cards of the host, whose IOMMU groups are closed
-        for others when one is held
+        for others when one is held, and for all while one is on a host driver
     """
     closed = {group for card in all_cards
-              if not card.addresses.isdisjoint(held)
+              if card.on_host_driver or not card.addresses.isdisjoint(held)
               for group in card.iommu_groups}
     return [card for card in cards if card.addresses.isdisjoint(held) and
             card.iommu_groups.isdisjoint(closed)]

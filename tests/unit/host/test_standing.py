@@ -124,6 +124,36 @@ class WithheldTest(TestCase):
         self.assertIn(str(file), self.reason(FIRST))
 
 
+class GroupTest(gpus_base.TestCase):
+    """The first two cards share an IOMMU group, which vfio wants as a whole.
+
+    Documentation/driver-api/vfio.rst
+    """
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.host(HOST.replace('group=2', 'group=1'))
+
+    def test_card_that_the_operator_gives_to_the_host_closes_it(
+            self) -> None:
+        self.start()
+        card, = (c for c in self.gpus.cards if str(c.address) == SECOND)
+        self.records.change(card, lambda record: record.but(
+            withheld='the host needs it'))
+        self.gpus.refresh()
+        self.assertUsage(total=2, free=2)
+        self.sysfs.set_driver(SECOND, 'nvidia')
+        self.gpus.refresh()
+        self.assertUsage(total=2, free=1)
+        self.assertEqual([THIRD], self.claim(A))
+        self.assertRaises(exceptions.NotEnoughGPUs, self.claim, B)
+
+    def test_card_that_cannot_be_detached_closes_it(self) -> None:
+        self.hypervisor.refused.add(SECOND)
+        self.start()
+        self.assertUsage(total=2, free=1)
+
+
 class HostRebootTest(TestCase):
     """A stopped guest's card is on its host driver when the host is up."""
 
