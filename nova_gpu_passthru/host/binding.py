@@ -112,8 +112,8 @@ class Binder:
             to wait for a process
         :returns: for each card that is not detached, by its address, why
         """
-        attempts = [self._start(card, wanted) for card in cards]
         with self._progress:
+            attempts = [self._start(card, wanted) for card in cards]
             waiting = attempts
             progress = True
             while waiting and progress:

@@ -322,5 +322,5 @@ class HostGPUs:
                         'GPU %(card)s is withheld: %(reason)s',
                         {'card': card, 'reason': card.reason})
         for address in self._reported.keys() - {c.address for c in cards}:
-            del self._reported[address]
+            self._reported.pop(address, None)
             LOG.warning('GPU %s is gone from the bus', address)

@@ -10,6 +10,7 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
+import contextlib
 import threading
 
 import ddt
@@ -246,6 +247,29 @@ class StuckTest(TestCase):
         self.detach()
         self.assertEqual(['0000:8a:00.0'], list(self.detach()))
         self.assertEqual(1, self.hypervisor.detached.count('0000:8a:00.0'))
+
+    def test_there_is_one_also_if_two_begin_at_once(self) -> None:
+        # The periodic report and the resume of a guest, say.
+        both = threading.Barrier(2)
+
+        class Attempts(dict[object, object]):
+            def get(self, *args: object) -> object:
+                found = super().get(*args)
+                with contextlib.suppress(threading.BrokenBarrierError):
+                    both.wait(SHORT)
+                return found
+
+        self.binder._running = Attempts()
+        cards = host_cards.find(self.sysfs, base.policy())[1:2]
+        threads = [threading.Thread(target=self.binder.detach, args=(cards,))
+                   for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.let_go.set()
+        self.wait_for_threads()
+        self.assertEqual(['0000:8a:00.0'], self.hypervisor.detached)
 
     def test_card_that_is_let_go_late_is_detached(self) -> None:
         self.detach()
