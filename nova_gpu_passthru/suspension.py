@@ -71,7 +71,7 @@ class Suspension:
             because it cannot have them
         """
         with _refused(exception.InstanceResumeFailure):
-            self._gpus.refresh()
+            self._gpus.look()
             self._gpus.check_own(instance.uuid)
             yield
             try:

@@ -60,6 +60,11 @@ class Claims:
         with self._lock:
             self._domains.read()
 
+    def read_new_domains(self) -> None:
+        """Learns what domains hold by now; none counts as gone."""
+        with self._lock:
+            self._domains.read_new()
+
     def holders(self, cards: Iterable[host_cards.Card]
                 ) -> dict[pci.PCIAddress, tuple[str, ...]]:
         """Tells who holds each card.

@@ -91,13 +91,21 @@ class HostGPUs:
     def refresh(self) -> None:
         """Looks at the host again and detaches what is offered.
 
-        Cards that have come back from guests are released. Not before
-        restore() has said which instances of this host are about to get
-        theirs again.
+        Call it once a period. Cards that have come back from guests are
+        released. Not before restore() has said which instances of this host
+        are about to get theirs again.
         """
-        if not self._survey.has_cards():
-            return
-        self._claims.read_domains()
+        if self._survey.has_cards():
+            self._claims.read_domains()
+            self._look()
+
+    def look(self) -> None:
+        """As refresh(), between two periods: no domain counts as missing."""
+        if self._survey.has_cards():
+            self._claims.read_new_domains()
+            self._look()
+
+    def _look(self) -> None:
         self._survey.try_again(self._standing.retried(self._survey.cards))
         self._survey.look(detach=True)
         self._standing.tell_strangers(self._survey.cards)

@@ -137,6 +137,17 @@ class PeriodTest(gpus_base.TestCase):
         self.gpus.refresh()
         self.assertUsage(total=3, free=2)
 
+    # A resume in another guest looks in between.
+    def test_look_between_two_periods_is_no_period(self) -> None:
+        self.hypervisor.start(A, FIRST)
+        self.gpus.refresh()
+        self.hypervisor.undefine(A)
+        self.gpus.refresh()
+        self.gpus.look()
+        self.assertUsage(total=3, free=2)
+        self.gpus.refresh()
+        self.assertUsage(total=3, free=3)
+
     # https://github.com/NVIDIA/kubevirt-gpu-device-plugin/pull/105
     def test_card_that_left_the_bus_is_one_fewer(self) -> None:
         self.sysfs.remove(SECOND)
