@@ -119,8 +119,9 @@ class ActionsTest(base.LabTestCase):
         with self._bound_once():
             self._act(server, 'suspend_server')
             self.assertIn(_SEVERAL, self.lab.cloud.wait_error(server))
+            # Nova 34 makes snapshots after it has called the action a success,
+            # so only its log has the reason.
             self.assertEqual('', self._snapshot(server))
-            self.assertIn(_SEVERAL, self.lab.cloud.wait_error(server))
             self._assert_goes_on(server, before)
             self._assert_kept(server, cards)
 
