@@ -202,12 +202,14 @@ class ShrinkTest(placement.PlacementTestCase):
         server = self.create_pgpu_server()
         self.assertGPUs(server, base.CARD_1)
         self._lose(base.CARD_1)
-        self.assertPool('host1', 1, used=1)
+        # It is its holder's until that is gone, so the other one is free.
+        self.assertPool('host1', 2, used=1)
+        self.assertGPUs(self.create_pgpu_server(), base.CARD_2)
         self.create_pgpu_server(state='ERROR')
         self._delete_server(server)
         self.run_periodic()
-        self.assertPool('host1', 1)
-        self.assertGPUs(self.create_pgpu_server(), base.CARD_2)
+        self.assertPool('host1', 1, used=1)
+        self.create_pgpu_server(state='ERROR')
 
     def test_a_sick_card_is_not_given(self) -> None:
         self.sysfs['host1'].set_dead(base.CARD_1[0])
