@@ -103,7 +103,7 @@ class Agent:
             return False
         return True
 
-    def _connect(self, limit: float = 60) -> JSONLines:
+    def _connect(self, limit: float = 180) -> JSONLines:
         connection = JSONLines(self._path, limit)
         # What an earlier client did not read may still be in the channel.
         token = random.getrandbits(48)
