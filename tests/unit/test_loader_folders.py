@@ -37,7 +37,8 @@ print(module.__file__)
 
 class LoaderFoldersTest(testtools.TestCase):
     def test_package_in_a_folder_of_its_own(self) -> None:
-        folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        folder = pathlib.Path(
+            self.useFixture(fixtures.TempDir()).path).resolve()
         package = pathlib.Path(nova_gpu_passthru.__file__).parent
         shutil.copytree(package, folder / package.name)
         metadata = folder / 'nova_gpu_passthru-0.dist-info'

@@ -13,6 +13,7 @@
 """PCI functions as the virtual host and the guests see them."""
 
 import dataclasses
+import re
 
 # A line per function, by the shell alone: under emulation a process for each
 # value would take a quarter of a minute. resource begins with BAR 0: start,
@@ -35,6 +36,10 @@ for function in /sys/bus/pci/devices/*; do
         "$(((end - start + 1) / 1048576)) $driver $numa_node $name"
 done
 """
+
+_GUEST_LINE = re.compile(
+    r'GUEST-PCI ([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) '
+    r'(0x[0-9a-f]{4}) (0x[0-9a-f]{4}) (0x[0-9a-f]{6}) (\d+)')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,20 +87,22 @@ class Report:
 def parse_guest(console: str) -> Report | None:
     """The last complete report of a guest (guest/init), if there is one.
 
-    A report counts only if it has as many lines as the guest says.
+    A report counts only if it has as many whole lines as the guest says:
+    on a busy machine characters of the emulated console get lost or doubled.
     """
     complete = None
     report: list[Function] = []
     # What is after the last newline may be a part of a line.
     for line in console[:console.rfind('\n') + 1].splitlines():
-        match line.split():
-            case ['GUEST-PCI', address, vendor, device, pci_class, mib]:
-                report.append(Function(
-                    address, _model(vendor, device), pci_class, int(mib)))
-            case ['GUEST-DONE', count, boot]:
-                if len(report) == int(count):
+        if match := _GUEST_LINE.fullmatch(line.strip()):
+            address, vendor, device, pci_class, mib = match.groups()
+            report.append(Function(
+                address, _model(vendor, device), pci_class, int(mib)))
+        elif line.startswith('GUEST-DONE'):
+            match line.split():
+                case [_, count, boot] if count == str(len(report)):
                     complete = Report(boot, report)
-                report = []
+            report = []
     return complete
 
 
