@@ -72,10 +72,16 @@ class Cloud:
             container_format='bare' if disk_format == 'raw' else disk_format,
             visibility='public', allow_duplicates=True, **properties).id
 
-    def image_status(self, image: str) -> str:
-        """The status of an image; empty if it is gone."""
-        found = self.connection.image.find_image(image)
-        return found.status if found else ''
+    def wait_image(self, image: str) -> str:
+        """Wait for what becomes of a snapshot's image: its status, or ''."""
+        def status() -> str:
+            found = self.connection.image.find_image(image)
+            return found.status if found else ''
+
+        steps.wait_for(lambda: status() not in ('queued', 'saving'),
+                       f'Image {image} is not done', _STATUS_LIMIT,
+                       interval=0.5)
+        return status()
 
     def delete_image(self, image: str) -> None:
         """Delete an image, if it is still there."""
