@@ -38,8 +38,6 @@ _DELETE_LIMIT = 240
 _GUEST_KERNEL = ('console=ttyS0 quiet tsc=reliable no_timer_check nokaslr '
                  'mitigations=off pci=noearly')
 
-_MICROVERSION = '2.96'
-
 
 class Cloud:
     """A session with the APIs, as admin."""
@@ -47,7 +45,7 @@ class Cloud:
     def __init__(self, logs: pathlib.Path) -> None:
         self._logs = logs
         self.connection = openstack.connect(
-            compute_default_microversion=_MICROVERSION,
+            compute_default_microversion=control_plane.MICROVERSION,
             **{name.removeprefix('OS_').lower(): value
                for name, value in control_plane.CREDENTIALS.items()})
         self.images: dict[str, str] = {}

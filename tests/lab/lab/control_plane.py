@@ -36,6 +36,8 @@ CREDENTIALS = {
     'OS_REGION_NAME': 'RegionOne',
 }
 
+MICROVERSION = '2.96'
+
 # name: (WSGI module, port)
 APIS = {
     'keystone': ('keystone.wsgi.api', 15000),
@@ -54,6 +56,16 @@ _START_LIMIT = 300
 def _listens(port: int) -> bool:
     with socket.socket() as connection:
         return connection.connect_ex(('127.0.0.1', port)) == 0
+
+
+def write_openrc() -> pathlib.Path:
+    """Write what lets a shell use the cloud as admin; return the file."""
+    file = paths.RUN / 'openrc'
+    variables = {**CREDENTIALS, 'OS_COMPUTE_API_VERSION': MICROVERSION}
+    file.write_text(''.join(
+        [f'export {name}={value}\n' for name, value in variables.items()] +
+        [f'PATH={paths.VENV}/bin:$PATH\n']))
+    return file
 
 
 class ControlPlane:

@@ -26,6 +26,7 @@ import traceback
 import typing
 import unittest
 
+from lab import control_plane
 from lab import paths
 from lab import session
 from lab import steps
@@ -159,8 +160,9 @@ def _run_all(suite: unittest.TestSuite, lab: session.Session,
 
 
 def _wait(logs: pathlib.Path) -> None:
-    steps.say("Everything stays up until Ctrl-C. From another terminal: "
-              "tests/lab/run --exec 'virsh list'")
+    steps.say('Everything stays up until Ctrl-C. From another terminal:')
+    steps.say(f'  . {control_plane.write_openrc()}; openstack server list')
+    steps.say("  tests/lab/run --exec 'nova-gpu-passthru list'")
     steps.say(f'Logs: {logs}')
     try:
         while True:
