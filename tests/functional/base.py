@@ -167,6 +167,17 @@ class GPUTestCase(base.ServersTestBase):
                                            cpu_cores=2, cpu_threads=2))
         return self._prepared[name]
 
+    def copy_no_disks(self) -> None:
+        """Lets guests move that have no disks which could be copied."""
+        def power_off_only(driver: Any, context: Any, instance: Any,
+                           *args: Any, **kwargs: Any) -> str:
+            driver.power_off(instance)
+            return '{}'
+
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova.virt.libvirt.driver.LibvirtDriver'
+            '.migrate_disk_and_power_off', power_off_only))
+
     def create_flavor(self, extra_specs: dict[str, str] | None = None) -> str:
         return self._create_flavor(
             memory_mb=256, vcpu=1, disk=1, ephemeral=0,
@@ -188,6 +199,15 @@ class GPUTestCase(base.ServersTestBase):
     def create_gpu_server(self, count: int = 1,
                           **kwargs: Any) -> dict[str, Any]:
         return self.create_server({'free_gpus': f'>={count}'}, **kwargs)
+
+    def create_at_once(self, count: int,
+                       flavor_id: str) -> list[dict[str, Any]]:
+        """Creates several servers by one request."""
+        body = self._build_server(flavor_id=flavor_id, networks='none')
+        body['min_count'] = count
+        self.api.post_server({'server': body})
+        return [self._wait_for_state_change(server, 'ACTIVE')
+                for server in self.api.get_servers()]
 
     def host_of(self, server: dict[str, Any]) -> str | None:
         server = self.api.get_server(server['id'])

@@ -20,7 +20,6 @@ a move but to delete the server, and so most tests end.
 from typing import Any
 
 import ddt
-import fixtures
 from nova import context as nova_context
 
 from tests.functional import base
@@ -33,16 +32,7 @@ class MoveTestCase(crash_base.CrashTestCase):
         # Cards of host1 that nobody has in case a resize is reverted.
         self.kept_for_revert = 0
         super().setUp()
-
-        def power_off_only(driver: Any, context: Any, instance: Any,
-                           *args: Any, **kwargs: Any) -> str:
-            driver.power_off(instance)
-            return '{}'
-
-        # There are no disks that it could copy.
-        self.useFixture(fixtures.MonkeyPatch(
-            'nova.virt.libvirt.driver.LibvirtDriver'
-            '.migrate_disk_and_power_off', power_off_only))
+        self.copy_no_disks()
 
     def without_domain(self, name: str) -> int:
         return super().without_domain(name) + (

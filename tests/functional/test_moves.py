@@ -34,16 +34,7 @@ class MovesTestCase(base.GPUTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-
-        def power_off_only(driver: Any, context: Any, instance: Any,
-                           *args: Any, **kwargs: Any) -> str:
-            driver.power_off(instance)
-            return '{}'
-
-        # There are no disks that it could copy.
-        self.useFixture(fixtures.MonkeyPatch(
-            'nova.virt.libvirt.driver.LibvirtDriver'
-            '.migrate_disk_and_power_off', power_off_only))
+        self.copy_no_disks()
         self.useFixture(fixtures.MonkeyPatch(
             'nova.virt.libvirt.driver.LibvirtDriver.snapshot',
             lambda *args, **kwargs: None))

@@ -64,12 +64,7 @@ class FlavorTest(placement.PlacementTestCase):
     def test_several_servers_of_one_request(self) -> None:
         self.add_host('host1', base.TWO_CARDS)
         self.add_host('host2', base.TWO_CARDS)
-        body = self._build_server(flavor_id=self.pgpu_flavor(1),
-                                  networks='none')
-        body['min_count'] = 4
-        self.api.post_server({'server': body})
-        for server in self.api.get_servers():
-            self._wait_for_state_change(server, 'ACTIVE')
+        for server in self.create_at_once(4, self.pgpu_flavor(1)):
             self.assertNeverRescheduled(server)
         self.assertPool('host1', 2, used=2)
         self.assertPool('host2', 2, used=2)

@@ -65,13 +65,8 @@ class StaleReportTest(base.GPUTestCase):
     def test_two_servers_of_one_request(self) -> None:
         self.add_host('host1', base.ONE_CARD)
         self.add_host('host2', base.ONE_CARD)
-        body = self._build_server(
-            flavor_id=self.create_flavor({'free_gpus': '1'}),
-            networks='none')
-        body['min_count'] = 2
-        self.api.post_server({'server': body})
-        servers = [self._wait_for_state_change(server, 'ACTIVE')
-                   for server in self.api.get_servers()]
+        servers = self.create_at_once(
+            2, self.create_flavor({'free_gpus': '1'}))
         self.assertEqual({'host1', 'host2'},
                          {self.host_of(server) for server in servers})
         for server in servers:

@@ -110,13 +110,8 @@ class PackingTest(WeighersTestCase):
     def test_two_servers_of_one_request(self) -> None:
         for name in ('host1', 'host2'):
             self.add_host(name, base.TWO_CARDS)
-        body = self._build_server(
-            flavor_id=self.create_flavor({'free_gpus': '1'}),
-            networks='none')
-        body['min_count'] = 2
-        self.api.post_server({'server': body})
-        servers = [self._wait_for_state_change(server, 'ACTIVE')
-                   for server in self.api.get_servers()]
+        servers = self.create_at_once(
+            2, self.create_flavor({'free_gpus': '1'}))
         first, second = self.hosts_of(servers)
         self.assertEqual(first, second)
 

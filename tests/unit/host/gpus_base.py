@@ -92,3 +92,13 @@ class TestCase(base.TestCase):
     def assertUsage(self, total: int, free: int) -> None:
         usage = self.gpus.usage()
         self.assertEqual((total, free), (usage.total_gpus, usage.free_gpus))
+
+
+class RestoredTestCase(TestCase):
+    """nova-compute has started on a host without guests."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.host(HOST)
+        self.start()
+        self.gpus.restore([])

@@ -32,13 +32,7 @@ RECORDED = fakes.domain_xml(A, FIRST, AUDIO, metadata=(
     f"<gpus:card address='{FIRST}' model='10de:2231'/></gpus:cards>"))
 
 
-class TestCase(gpus_base.TestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.host(HOST)
-        self.start()
-        self.gpus.restore([])
-
+class TestCase(gpus_base.RestoredTestCase):
     def give(self, uuid: str, *addresses: str) -> None:
         """A guest claims cards and runs with them."""
         self.claim(uuid)

@@ -64,6 +64,15 @@ class TestCase(gpus_base.TestCase):
         self.hypervisor.undefine(uuid)
         self.gpus.release(uuid)
 
+    def come_and_go(self, uuid: str, *addresses: str) -> None:
+        """Somebody makes a domain and takes it away, with two reports."""
+        self.hypervisor.start(uuid, *addresses)
+        self.gpus.refresh()
+        self.hypervisor.undefine(uuid)
+        for _ in range(2):
+            self.gpus.refresh()
+        self.finish_releases()
+
     def runs(self) -> list[str]:
         """The arguments of each run of the hook."""
         file = self.folder / 'runs'
@@ -213,12 +222,7 @@ class HookTest(TestCase):
 
     def test_card_of_a_domain_made_by_hand_is_released_too(self) -> None:
         self.start_with()
-        self.hypervisor.start('by-hand', SECOND)
-        self.gpus.refresh()
-        self.hypervisor.undefine('by-hand')
-        for _ in range(2):
-            self.gpus.refresh()
-        self.finish_releases()
+        self.come_and_go('by-hand', SECOND)
         self.assertEqual([SECOND], self.runs())
 
     def test_what_a_smaller_flavor_gives_up_is_released(self) -> None:
@@ -377,12 +381,7 @@ class RestartTest(TestCase):
         self.sysfs.remove(SECOND)
         self.sysfs.add(f'{SECOND} 030200 10de:2331 driver=nvidia group=2')
         self.restart()
-        self.hypervisor.start('by-hand', SECOND)
-        self.gpus.refresh()
-        self.hypervisor.undefine('by-hand')
-        for _ in range(2):
-            self.gpus.refresh()
-        self.finish_releases()
+        self.come_and_go('by-hand', SECOND)
         self.assertEqual([SECOND], self.runs())
 
     def test_hook_that_is_gone_keeps_no_card(self) -> None:

@@ -32,13 +32,7 @@ AUDIO = '0000:65:00.1'
 VIABLE = 'vfio {}: group 2 is not viable'
 
 
-class TestCase(gpus_base.TestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.host(HOST)
-        self.start()
-        self.gpus.restore([])
-
+class TestCase(gpus_base.RestoredTestCase):
     def card(self, address: str) -> host_cards.Card:
         card, = (c for c in self.gpus.cards if str(c.address) == address)
         return card
