@@ -18,7 +18,7 @@ from oslo_config import types
 from nova_gpu_passthru.host import hook
 from nova_gpu_passthru.host import policy
 from nova_gpu_passthru.host import records
-from nova_gpu_passthru.host import release
+from nova_gpu_passthru.host import terms
 
 GROUP = cfg.OptGroup(
     'gpu_passthru', title='GPU passthrough',
@@ -201,15 +201,15 @@ def read_policy(conf: cfg.ConfigOpts) -> policy.Policy:
         boot_vga=policy.BootVGA(options.boot_vga))
 
 
-def read_terms(conf: cfg.ConfigOpts) -> release.Terms:
+def read_terms(conf: cfg.ConfigOpts) -> terms.Terms:
     """Reads what has to happen before a card goes to the next guest.
 
     :raises InvalidReleaseHook: if the hook cannot be run; its path is quoted
     """
     options = conf.gpu_passthru
     hook.check(options.release_hook)
-    return release.Terms(options.release_hook, options.release_hook_timeout,
-                         options.hold_after_release)
+    return terms.Terms(options.release_hook, options.release_hook_timeout,
+                       options.hold_after_release)
 
 
 def records_of(conf: cfg.ConfigOpts) -> records.Records:

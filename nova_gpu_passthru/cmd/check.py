@@ -17,20 +17,10 @@ from collections.abc import Iterator
 import pathlib
 
 from cliff import lister
-import libvirt
 from oslo_upgradecheck import upgradecheck
 
 from nova_gpu_passthru.cmd import findings
-from nova_gpu_passthru.cmd import host_view
-from nova_gpu_passthru.cmd import libvirt_host
-from nova_gpu_passthru import conf
 from nova_gpu_passthru import exceptions
-from nova_gpu_passthru.guest import domain
-from nova_gpu_passthru.host import cards as host_cards
-from nova_gpu_passthru.host import health
-from nova_gpu_passthru.host import iomem
-from nova_gpu_passthru.host import pci
-from nova_gpu_passthru.host import processes
 
 # As of "nova-status upgrade check", where none of the codes means it.
 _UNEXPECTED = 255
@@ -85,32 +75,10 @@ class Check(lister.Lister):
         return findings.COLUMNS, [finding.row() for finding in self._found]
 
     def _look_at_host(self) -> Iterator[findings.Finding]:
-        config = self.app.read_config()
-        sysfs = pci.Sysfs()
+        # Only here: there may be no libvirt where a scheduler runs.
+        from nova_gpu_passthru.cmd import host_findings
         yield from findings.of_nova()
-        yield from findings.of_configuration(config)
-        yield from findings.of_kernel(sysfs)
-        try:
-            policy = host_view.read_policy(config)
-        except exceptions.InvalidDeviceEntry:
-            return  # of_configuration() has told
-        owners = iomem.owners()
-        cards = [health.obstructed(card, owners)
-                 for card in host_cards.find(sysfs, policy)]
-        yield from findings.of_users(cards, processes.Processes(sysfs))
-        domains: list[domain.DomainDevices] = []
-        try:
-            domains = libvirt_host.read_domains(config)
-        except libvirt.libvirtError as error:
-            yield findings.Finding(
-                'libvirt', f'it does not answer: {error}',
-                'start libvirtd (or virtqemud), and run this as root or in '
-                'the group libvirt')
-        yield from findings.of_device_spec(cards, policy, domains)
-        yield from findings.of_cards(cards)
-        yield from findings.of_domains(domains, cards, policy)
-        yield from findings.of_records(cards, conf.records_of(config),
-                                       domains)
+        yield from host_findings.of_host(self.app.read_config())
 
     def _look_at_scheduler(self, file: pathlib.Path | None
                            ) -> Iterator[findings.Finding]:

@@ -34,6 +34,7 @@ from nova_gpu_passthru.host import records as host_records
 from nova_gpu_passthru.host import release as host_release
 from nova_gpu_passthru.host import standing as host_standing
 from nova_gpu_passthru.host import survey as host_survey
+from nova_gpu_passthru.host import terms as host_terms
 from nova_gpu_passthru import telemetry
 
 LOG = logging.getLogger(__name__)
@@ -75,7 +76,7 @@ class HostGPUs:
         return self._standing.judged(self._survey.cards)
 
     def start(self, policy: host_policy.Policy, detach_timeout: float,
-              terms: host_release.Terms) -> None:
+              terms: host_terms.Terms) -> None:
         """Finds the cards and detaches those that are offered and free.
 
         :param policy: what the operator wants

@@ -15,7 +15,6 @@
 
 from collections.abc import Callable, Collection, Iterable
 import contextlib
-import dataclasses
 import threading
 
 from oslo_log import log as logging
@@ -27,27 +26,10 @@ from nova_gpu_passthru.host import hook
 from nova_gpu_passthru.host import pci
 from nova_gpu_passthru.host import records as host_records
 from nova_gpu_passthru.host import standing as host_standing
+from nova_gpu_passthru.host import terms as host_terms
 from nova_gpu_passthru import telemetry
 
 LOG = logging.getLogger(__name__)
-
-
-@dataclasses.dataclass(frozen=True)
-class Terms:
-    """What has to happen before a card goes from one guest to the next.
-
-    :ivar hook: path of the operator's executable, empty for none
-    :ivar hook_timeout: seconds that it may take for one card
-    :ivar hold: whether an operator has to give the card back
-    """
-
-    hook: str = ''
-    hook_timeout: float = 600
-    hold: bool = False
-
-    @property
-    def needed(self) -> bool:
-        return bool(self.hook) or self.hold
 
 
 class Releaser:
@@ -71,7 +53,7 @@ class Releaser:
     def __init__(self, standing: host_standing.Standing,
                  claims: host_claims.Claims,
                  make_ready: Callable[[host_cards.Card], str]) -> None:
-        self.terms = Terms()
+        self.terms = host_terms.Terms()
         self._standing = standing
         self._records = standing.records
         self._claims = claims

@@ -23,7 +23,7 @@ from nova_gpu_passthru.host import gpus
 from nova_gpu_passthru.host import pci
 from nova_gpu_passthru.host import policy
 from nova_gpu_passthru.host import records
-from nova_gpu_passthru.host import release
+from nova_gpu_passthru.host import terms as host_terms
 from tests.benchmark import measure
 from tests import sysfs_tree
 from tests.unit import fakes
@@ -88,7 +88,7 @@ def started() -> tuple[gpus.HostGPUs, sysfs_tree.SysfsTree]:
         hypervisor.start(f'aaaaaaaa-0000-4000-8000-{number:012}', *held)
     host = gpus.HostGPUs(pci.Sysfs(tree.root), hypervisor,
                          records.Records(tree.root / 'state'), tree.root)
-    host.start(policy.Policy(), 60, release.Terms())
+    host.start(policy.Policy(), 60, host_terms.Terms())
     host.restore([])
     return host, tree
 

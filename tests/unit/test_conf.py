@@ -20,7 +20,7 @@ from nova_gpu_passthru import conf
 from nova_gpu_passthru import exceptions
 from nova_gpu_passthru.host import pci
 from nova_gpu_passthru.host import policy as host_policy
-from nova_gpu_passthru.host import release
+from nova_gpu_passthru.host import terms as host_terms
 from tests.unit import base
 
 
@@ -35,7 +35,7 @@ class TestCase(base.TestCase):
         config(['--config-file', file], project='nova')
         return config
 
-    def terms(self, lines: str = '') -> release.Terms:
+    def terms(self, lines: str = '') -> host_terms.Terms:
         return conf.read_terms(self.read(lines))
 
     def policy(self, lines: str = '') -> host_policy.Policy:
@@ -136,7 +136,7 @@ class ReleaseTest(TestCase):
 
     def test_all_that_shall_happen_is_read(self) -> None:
         self.assertEqual(
-            release.Terms('/bin/true', 90, True),
+            host_terms.Terms('/bin/true', 90, True),
             self.terms('release_hook = /bin/true\nrelease_hook_timeout = 90\n'
                        'hold_after_release = true'))
 

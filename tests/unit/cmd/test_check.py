@@ -16,13 +16,13 @@ import pathlib
 import fixtures
 import libvirt
 
-from nova_gpu_passthru.cmd import findings
+from nova_gpu_passthru.cmd import host_findings
 from nova_gpu_passthru.cmd import scheduler_findings
 from nova_gpu_passthru.host import pci
 from tests.unit import base
 from tests.unit.cmd import command
 
-GOOD = f'[DEFAULT]\ncompute_driver = {findings.DRIVER}\n'
+GOOD = f'[DEFAULT]\ncompute_driver = {host_findings.DRIVER}\n'
 
 
 class Connection:

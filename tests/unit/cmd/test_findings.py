@@ -18,6 +18,7 @@ import fixtures
 from oslo_config import cfg
 
 from nova_gpu_passthru.cmd import findings
+from nova_gpu_passthru.cmd import host_findings
 from nova_gpu_passthru import conf
 from nova_gpu_passthru.guest import domain
 from nova_gpu_passthru.host import cards as host_cards
@@ -68,12 +69,12 @@ class ConfigurationTest(base.TestCase):
         conf.register_opts(config)
         config([])
         config.set_override('compute_driver', options.pop(
-            'compute_driver', findings.DRIVER))
+            'compute_driver', host_findings.DRIVER))
         for name, value in options.items():
             config.set_override(name, value, 'gpu_passthru')
             # All configurations share what a group of options has.
             self.addCleanup(config.clear_override, name, 'gpu_passthru')
-        return list(findings.of_configuration(config))
+        return list(host_findings.of_configuration(config))
 
     def test_our_driver_with_good_options_is_no_problem(self) -> None:
         self.assertEqual([], self.found(exclude=['0000:65:00.0']))
@@ -102,7 +103,7 @@ class UsersTest(base.TestCase):
         proc.serve_nvidia('0000:65:00.0', 0)
         proc.run(812, 'nvidia-persiste', 'nvidia0')
         reader = pci.Sysfs(sysfs.root)
-        return list(findings.of_users(
+        return list(host_findings.of_users(
             host_cards.find(reader, base.policy()),
             processes.Processes(reader, proc.root)))
 
@@ -123,7 +124,7 @@ class KernelTest(base.TestCase):
         folder = root / 'lib/modules/6.8.0-31'
         folder.mkdir(parents=True)
         (folder / file).write_text(modules)
-        return [finding.subject for finding in findings.of_kernel(
+        return [finding.subject for finding in host_findings.of_kernel(
             pci.Sysfs(self.tree(description).root), root, '6.8.0-31')]
 
     # As depmod writes them.
@@ -157,7 +158,7 @@ class KernelTest(base.TestCase):
 class CardsTest(base.TestCase):
     def found(self, description: str, **options: object
               ) -> list[findings.Finding]:
-        return list(findings.of_cards(self.cards(description, **options)))
+        return list(host_findings.of_cards(self.cards(description, **options)))
 
     def test_offered_card_is_no_problem(self) -> None:
         self.assertEqual([], self.found(CARD))
@@ -187,7 +188,7 @@ class CardsTest(base.TestCase):
 class DomainsTest(base.TestCase):
     def found(self, *domains: tuple[str, tuple[str, ...]]
               ) -> list[findings.Finding]:
-        return list(findings.of_domains(
+        return list(host_findings.of_domains(
             [domain.read(fakes.domain_xml(uuid, *addresses))
              for uuid, addresses in domains], self.cards(CARD),
             base.policy()))
@@ -222,8 +223,8 @@ class DeviceSpecTest(base.TestCase):
         cards = host_cards.find(pci.Sysfs(self.tree(description).root),
                                 self.POLICY)
         domains = [domain.read(xml)] if xml else []
-        return [*findings.of_device_spec(cards, self.POLICY, domains),
-                *findings.of_domains(domains, cards, self.POLICY)]
+        return [*host_findings.of_device_spec(cards, self.POLICY, domains),
+                *host_findings.of_domains(domains, cards, self.POLICY)]
 
     def test_card_that_nobody_has_is_to_be_taken_out(self) -> None:
         finding, = self.found()

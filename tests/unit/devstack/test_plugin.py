@@ -20,7 +20,7 @@ import sys
 import fixtures
 from oslo_config import cfg
 
-from nova_gpu_passthru.cmd import findings
+from nova_gpu_passthru.cmd import host_findings
 from nova_gpu_passthru.cmd import scheduler_findings
 from nova_gpu_passthru import conf
 from tests.unit import base
@@ -79,7 +79,7 @@ class PluginTest(base.TestCase):
         self.run_phase('stack', 'post-config')
         config = self.config()
         self.assertEqual([], [
-            *findings.of_configuration(config),
+            *host_findings.of_configuration(config),
             *scheduler_findings.of_filters(config),
             *scheduler_findings.of_weighers(config)])
         self.assertEqual(
@@ -132,7 +132,7 @@ class PluginTest(base.TestCase):
         self.file.write_text(NOVA_CONF)
         self.run_phase('stack', 'post-config', services='n-cpu')
         self.assertNotIn('FreeGPUsFilter', self.file.read_text())
-        self.assertEqual(findings.DRIVER, self.config().compute_driver)
+        self.assertEqual(host_findings.DRIVER, self.config().compute_driver)
 
     def test_flavor_asks_for_a_gpu_both_ways(self) -> None:
         self.run_phase('stack', 'extra')

@@ -18,7 +18,7 @@ import ddt
 import fixtures
 from oslo_config import cfg
 
-from nova_gpu_passthru.cmd import findings
+from nova_gpu_passthru.cmd import host_findings
 from nova_gpu_passthru.cmd import scheduler_findings
 from nova_gpu_passthru import conf
 from tests.unit import base
@@ -51,5 +51,5 @@ class ConfigurationsTest(base.TestCase):
                  if 'compute_driver' in text]
         self.assertNotEqual([], texts)
         for text in texts:
-            self.assertEqual([], list(findings.of_configuration(
+            self.assertEqual([], list(host_findings.of_configuration(
                 self.read(text))))

@@ -24,7 +24,7 @@ from nova_gpu_passthru import flavor
 from nova_gpu_passthru.host import gpus
 from nova_gpu_passthru.host import pci
 from nova_gpu_passthru.host import records
-from nova_gpu_passthru.host import release
+from nova_gpu_passthru.host import terms as host_terms
 from tests import sysfs_tree
 from tests.unit import base
 from tests.unit import fakes
@@ -127,7 +127,7 @@ class BrokenDomainsTest(base.TestCase):
             if was_known:
                 host.refresh()
             else:
-                host.start(base.policy(), 30, release.Terms())
+                host.start(base.policy(), 30, host_terms.Terms())
             self.assertHeld(host, address)
 
     def assertHeld(self, host: gpus.HostGPUs, address: str) -> None:
@@ -153,5 +153,5 @@ def new_host(hypervisor: fakes.Hypervisor) -> gpus.HostGPUs:
 
 def started(hypervisor: fakes.Hypervisor) -> gpus.HostGPUs:
     host = new_host(hypervisor)
-    host.start(base.policy(), 30, release.Terms())
+    host.start(base.policy(), 30, host_terms.Terms())
     return host

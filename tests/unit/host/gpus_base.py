@@ -23,7 +23,7 @@ from nova_gpu_passthru import flavor
 from nova_gpu_passthru.host import gpus
 from nova_gpu_passthru.host import pci
 from nova_gpu_passthru.host import records
-from nova_gpu_passthru.host import release
+from nova_gpu_passthru.host import terms as host_terms
 from tests.unit import base
 from tests.unit import fakes
 
@@ -48,7 +48,7 @@ class TestCase(base.TestCase):
             self.useFixture(fixtures.TempDir()).path, 'gpu_passthru'))
 
     def start(self, timeout: float = 30,
-              terms: release.Terms = release.Terms(),
+              terms: host_terms.Terms = host_terms.Terms(),
               **options: object) -> None:
         """Starts nova-compute, anew where it ran before."""
         self.hypervisor.detached.clear()

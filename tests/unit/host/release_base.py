@@ -17,7 +17,7 @@ import pathlib
 
 import fixtures
 
-from nova_gpu_passthru.host import release
+from nova_gpu_passthru.host import terms as host_terms
 from tests.unit.host import gpus_base
 
 A, HOST = gpus_base.A, gpus_base.HOST
@@ -39,7 +39,7 @@ class TestCase(gpus_base.TestCase):
 
     def start_with(self, script: str = '', timeout: float = 60) -> None:
         """Starts nova-compute with a hook, and a guest."""
-        self.terms = release.Terms(
+        self.terms = host_terms.Terms(
             self.hook(f'cd {self.folder}\necho "$@" >>runs\n{script}'),
             timeout, self.HOLD)
         self.restart()

@@ -19,7 +19,7 @@ import fixtures
 
 from nova_gpu_passthru import flavor
 from nova_gpu_passthru.host import pci
-from nova_gpu_passthru.host import release
+from nova_gpu_passthru.host import terms as host_terms
 from tests.unit import fakes
 from tests.unit.host import gpus_base
 from tests.unit.host import release_base
@@ -208,7 +208,7 @@ class HoldTest(release_base.TestCase):
             self.restart()
 
     def test_card_is_kept_back_without_a_hook(self) -> None:
-        self.terms = release.Terms(hold=True)
+        self.terms = host_terms.Terms(hold=True)
         self.restart()
         self.give(A)
         self.take_back(A)

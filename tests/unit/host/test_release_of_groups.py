@@ -15,7 +15,7 @@
 
 from nova_gpu_passthru import flavor
 from nova_gpu_passthru.host import pci
-from nova_gpu_passthru.host import release
+from nova_gpu_passthru.host import terms as host_terms
 from tests.unit.host import gpus_base
 from tests.unit.host import release_base
 
@@ -30,7 +30,7 @@ class GroupTest(release_base.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.host(HOST.replace('group=2', 'group=1'))
-        self.terms = release.Terms(self.hook(
+        self.terms = host_terms.Terms(self.hook(
             f'while [ ! -e {self.folder}/go -a -e "$0" ]; do sleep .02; done'))
         self.restart()
         self.assertEqual([FIRST], self.claim(
@@ -75,7 +75,7 @@ class RunningGroupTest(release_base.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.host(HOST.replace('group=3', 'group=2'))
-        self.terms = release.Terms(self.hook(
+        self.terms = host_terms.Terms(self.hook(
             f'echo "$@" >>{self.folder}/runs'))
         self.restart()
         self.assertEqual([SECOND, THIRD], self.claim(

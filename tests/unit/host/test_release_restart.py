@@ -18,7 +18,7 @@ import fixtures
 from nova_gpu_passthru import exceptions
 from nova_gpu_passthru import flavor
 from nova_gpu_passthru.host import pci
-from nova_gpu_passthru.host import release
+from nova_gpu_passthru.host import terms as host_terms
 from tests.unit.host import gpus_base
 from tests.unit.host import release_base
 
@@ -65,11 +65,11 @@ class RestartTest(release_base.TestCase):
         self.assertEqual([], self.runs())
 
     def test_hook_that_is_new_runs_for_guests_that_are_old(self) -> None:
-        self.terms = release.Terms()
+        self.terms = host_terms.Terms()
         self.restart()
         self.give(A)
         self.assertEqual({}, self.records.read())
-        self.terms = release.Terms(self.hook(f'echo >{self.folder}/runs'))
+        self.terms = host_terms.Terms(self.hook(f'echo >{self.folder}/runs'))
         self.restart()
         self.gpus.refresh()
         self.take_back(A)
@@ -88,7 +88,7 @@ class RestartTest(release_base.TestCase):
 
     def test_hook_that_is_gone_keeps_no_card(self) -> None:
         self.start_with()
-        self.terms = release.Terms()
+        self.terms = host_terms.Terms()
         self.restart()
         self.take_back(A)
         self.finish_releases()
@@ -104,7 +104,7 @@ class RecordingTest(release_base.TestCase):
         raise OSError(28, 'No space left on device')
 
     def test_it_is_recorded_before_the_card_is_given(self) -> None:
-        self.terms = release.Terms('/bin/true')
+        self.terms = host_terms.Terms('/bin/true')
         self.restart()
         self.claim(A)
         self.assertEqual({ADDRESS: A}, {
@@ -112,7 +112,7 @@ class RecordingTest(release_base.TestCase):
             for address, record in self.records.read().items()})
 
     def test_card_is_not_given_while_that_cannot_be_recorded(self) -> None:
-        self.terms = release.Terms('/bin/true')
+        self.terms = host_terms.Terms('/bin/true')
         self.restart()
         with fixtures.MonkeyPatch('os.fsync', self.full):
             error = self.assertRaises(exceptions.NotEnoughGPUs, self.claim, A)
@@ -155,7 +155,7 @@ class RecordingTest(release_base.TestCase):
         self.assertEqual([FIRST], self.claim(A))
 
     def test_without_terms_nothing_is_recorded(self) -> None:
-        self.terms = release.Terms()
+        self.terms = host_terms.Terms()
         self.restart()
         self.give(A)
         self.take_back(A)
