@@ -369,6 +369,8 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
             raise exception.InstanceUnacceptable(
                 instance_id=instance.uuid, reason=str(error)) from error
         except exceptions.NotEnoughGPUs as error:
-            LOG.warning('%s', error, instance=instance)
-            raise exception.ComputeResourcesUnavailable(
-                reason=str(error)) from error
+            refused = error
+        # Not while it is handled: oslo.log would add it once more.
+        LOG.warning('%s', refused, instance=instance)
+        raise exception.ComputeResourcesUnavailable(
+            reason=str(refused)) from refused

@@ -116,11 +116,13 @@ def requests_on(host: str
         try:
             request = request_of(instance)
         except exceptions.InvalidFlavor as error:
-            LOG.warning('%s It cannot start until that is corrected.', error,
-                        instance=instance)
+            invalid = error
+        else:
+            if request is not None:
+                yield instance, request
             continue
-        if request is not None:
-            yield instance, request
+        LOG.warning('%s It cannot start until that is corrected.', invalid,
+                    instance=instance)
 
 
 def given_by_nova(device_spec: Sequence[str]

@@ -153,6 +153,12 @@ class HostGPUs:
                 picked = self._claims.claim(uuid, request, cards, sockets)
                 refused = self._refused(uuid, picked, had)
                 if not refused:
+                    given = [card for card in picked
+                             if card.addresses.isdisjoint(had)]
+                    if given:
+                        LOG.info('GPUs %(cards)s are given to instance '
+                                 '%(uuid)s',
+                                 {'cards': _named(given), 'uuid': uuid})
                     return picked
                 lost |= refused
                 self._survey.look()
@@ -208,10 +214,13 @@ class HostGPUs:
                    for card in self._survey.cards) < request.count:
                 lacking.append((uuid, request))
         for uuid, request in lacking:
+            refused = ''
             try:
                 self.claim(uuid, request)
             except exceptions.NotEnoughGPUs as error:
-                LOG.warning('%s It cannot start until there are.', error)
+                refused = str(error)
+            if refused:
+                LOG.warning('%s It cannot start until there are.', refused)
         self._restored = True
         self._release_free()
 
@@ -227,13 +236,16 @@ class HostGPUs:
 
         They are read before they count as free.
         """
-        if not self._claims.held_by(uuid):
+        held = self._claims.held_by(uuid)
+        if not held:
             return
         self._survey.look()
         if self._claims.release(uuid):
-            LOG.info('GPUs of instance %(uuid)s are given back; free now: '
-                     '%(free)d', {'uuid': uuid,
-                                  'free': self.usage().free_gpus})
+            LOG.info('GPUs %(cards)s of instance %(uuid)s are given back; '
+                     'free now: %(free)d',
+                     {'cards': _named(card for card in self._survey.cards
+                                      if card.addresses & held),
+                      'uuid': uuid, 'free': self.usage().free_gpus})
             self._release_free()
 
     @contextlib.contextmanager
@@ -333,3 +345,7 @@ class HostGPUs:
         for address in self._reported.keys() - {c.address for c in cards}:
             self._reported.pop(address, None)
             LOG.warning('GPU %s is gone from the bus', address)
+
+
+def _named(cards: Iterable[host_cards.Card]) -> str:
+    return ', '.join(str(card) for card in cards)

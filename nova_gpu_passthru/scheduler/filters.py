@@ -49,12 +49,15 @@ class FreeGPUsFilter(filters.CandidateFilterMixin, filters.BaseHostFilter):
         try:
             request = flavor.parse(flavor.extra_specs_of(spec_obj.flavor))
         except exceptions.InvalidFlavor as error:
-            LOG.error('No host fits flavor %(flavor)s: %(error)s',
-                      {'flavor': spec_obj.flavor.flavorid, 'error': error})
-            return []
-        if request is None:
-            return hosts
-        return [host for host in hosts if self._passes(host, request)]
+            invalid = error
+        else:
+            return hosts if request is None else [
+                host for host in hosts if self._passes(host, request)]
+        # Not while it is handled: oslo.log would add it once more.
+        LOG.error('No host fits flavor %(name)s (%(id)s): %(error)s',
+                  {'name': spec_obj.flavor.name,
+                   'id': spec_obj.flavor.flavorid, 'error': invalid})
+        return []
 
     def host_passes(self, host_state: Any,
                     spec_obj: 'objects.RequestSpec') -> bool:

@@ -15,6 +15,9 @@
 from collections.abc import Iterable
 
 import fixtures
+from oslo_config import cfg
+from oslo_log import formatters
+from oslo_log import log
 from oslotest import base
 
 from nova_gpu_passthru.host import cards as host_cards
@@ -30,6 +33,15 @@ def policy(include: Iterable[str] = (), exclude: Iterable[str] = (),
         include=host_policy.DeviceList.parse(include, 'include'),
         exclude=host_policy.DeviceList.parse(exclude, 'exclude'),
         boot_vga=host_policy.BootVGA(boot_vga))
+
+
+def operators_log() -> fixtures.FakeLogger:
+    """The log as an operator sees it: oslo.log adds errors to its lines."""
+    config = cfg.ConfigOpts()
+    log.register_options(config)
+    config([])
+    return fixtures.FakeLogger(
+        formatter=lambda *args: formatters.ContextFormatter(config=config))
 
 
 class TestCase(base.BaseTestCase):

@@ -24,6 +24,7 @@ from nova.virt import fake
 from nova_gpu_passthru import driver
 from nova_gpu_passthru.host import pci
 from tests import sysfs_tree
+from tests.unit import base
 
 UUID = 'aaaaaaaa-0000-4000-8000-000000000000'
 HOST = """
@@ -125,6 +126,13 @@ class ClaimTest(TestCase):
             self.driver.prepare_for_spawn, instance(free_gpus='3'))
         self.assertIn(UUID, str(error))
         self.assertEqual(2, self.driver._gpus.usage().free_gpus)
+
+    def test_shortage_is_logged_once(self) -> None:
+        log = self.useFixture(base.operators_log())
+        self.assertRaises(
+            exception.ComputeResourcesUnavailable,
+            self.driver.prepare_for_spawn, instance(free_gpus='3'))
+        self.assertEqual(1, log.output.count('asks for 3 GPUs'), log.output)
 
     # https://bugs.launchpad.net/nova/+bug/1482019: a forced host skips the
     # filters.

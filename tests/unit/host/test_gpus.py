@@ -203,10 +203,18 @@ class PeriodTest(gpus_base.TestCase):
         self.gpus.refresh()
         self.assertUsage(total=3, free=2)
 
-    def test_release_says_what_is_free_now(self) -> None:
+    def test_log_tells_once_who_gets_which_card(self) -> None:
         self.claim(A)
+        self.claim(A)
+        self.claim(A, flavor.GPURequest(2))
         self.gpus.release(A)
-        self.assertIn(f'{A} are given back; free now: 3', self.log.output)
+        cards = [f'{FIRST} (10de:2231)', f'{SECOND} (10de:2330)']
+        self.assertEqual(
+            [f'GPUs {cards[0]} are given to instance {A}',
+             f'GPUs {cards[1]} are given to instance {A}',
+             f'GPUs {", ".join(cards)} of instance {A} are given back; free '
+             f'now: 3'],
+            [line for line in self.log.output.splitlines() if A in line])
 
     def test_count_drops_at_the_claim(self) -> None:
         self.claim(A)

@@ -54,8 +54,8 @@ def gpu_host(name: str, free: int, **by_model: int
 def request(extra_specs: dict[str, str] | None = None,
             hints: dict[str, list[str]] | None = None
             ) -> objects.RequestSpec:
-    flavor = objects.Flavor(flavorid='g1', memory_mb=1024, vcpus=1,
-                            root_gb=1, ephemeral_gb=0, swap=0)
+    flavor = objects.Flavor(name='small', flavorid='g1', memory_mb=1024,
+                            vcpus=1, root_gb=1, ephemeral_gb=0, swap=0)
     if extra_specs is not None:
         flavor.extra_specs = extra_specs
     spec = objects.RequestSpec(flavor=flavor, numa_topology=None,

@@ -18,6 +18,7 @@ from nova import test
 
 from nova_gpu_passthru.scheduler import filters
 from nova_gpu_passthru.scheduler import reports
+from tests.unit import base
 from tests.unit.scheduler import hosts
 
 NONSENSE = (
@@ -96,8 +97,14 @@ class FreeGPUsFilterTest(TestCase):
         self.assertEqual([], self.passing(
             self.hosts, hosts.request({'free_gpus': text})))
         self.assertEqual(1, self.stdlog.logger.output.count('No host fits'))
-        self.assertIn('flavor g1', self.stdlog.logger.output)
         self.assertIn(f'free_gpus = {text!r}', self.stdlog.logger.output)
+
+    def test_flavor_that_makes_no_sense_is_named(self) -> None:
+        log = self.useFixture(base.operators_log())
+        self.passing(self.hosts, hosts.request({'free_gpus': '>=x'}))
+        self.assertIn("No host fits flavor small (g1): The flavor has "
+                      "free_gpus = '>=x'", log.output)
+        self.assertEqual(1, log.output.count('>=x'), log.output)
 
     @ddt.data(*NONSENSE)
     def test_statistics_that_make_no_sense_cost_one_host(self, text: str
