@@ -41,6 +41,8 @@ def operators_log() -> fixtures.FakeLogger:
     log.register_options(config)
     config([])
     return fixtures.FakeLogger(
+        # Without a format it would not ask for the formatter.
+        format='%(message)s',
         formatter=lambda *args: formatters.ContextFormatter(config=config))
 
 
