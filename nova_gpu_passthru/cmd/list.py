@@ -21,6 +21,7 @@ from cliff import lister
 
 from nova_gpu_passthru.cmd import host_view
 from nova_gpu_passthru.cmd import pci_ids
+from nova_gpu_passthru.cmd import states
 from nova_gpu_passthru.host import cards as host_cards
 
 
@@ -44,8 +45,8 @@ class Optional(columns.FormattableColumn):
         return self._value
 
 
-COLUMNS = ('address', 'verdict', 'reason', 'companions', 'model', 'name',
-           'numa_node', 'iommu_group', 'driver', 'instance')
+COLUMNS = ('address', 'verdict', 'state', 'reason', 'companions', 'model',
+           'name', 'numa_node', 'iommu_group', 'driver', 'instance')
 
 
 class List(lister.Lister):
@@ -64,14 +65,16 @@ class List(lister.Lister):
                     ) -> tuple[tuple[str, ...], Iterable[tuple[Any, ...]]]:
         view = host_view.look(self.app, parsed_args.sysfs)
         names = pci_ids.names({card.model for card in view.cards})
-        return COLUMNS, (_row(card, names, view.holder(card))
-                         for card in view.cards)
+        state = states.of(view)
+        return COLUMNS, (
+            _row(card, state[card.address], names, view.holder(card))
+            for card in view.cards)
 
 
-def _row(card: host_cards.Card, names: dict[str, str],
+def _row(card: host_cards.Card, state: str, names: dict[str, str],
          holder: str | None) -> tuple[Any, ...]:
     return (
-        str(card.address), 'offered' if card.offered else 'withheld',
+        str(card.address), 'offered' if card.offered else 'withheld', state,
         card.reason, Addresses([str(f.address) for f in card.companions]),
         card.model, Optional(names.get(card.model, '')),
         Optional(card.numa_node), Optional(card.main.iommu_group),

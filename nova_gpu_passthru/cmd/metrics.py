@@ -25,10 +25,9 @@ from prometheus_client import parser
 
 from nova_gpu_passthru.cmd import host_view
 from nova_gpu_passthru.cmd import pci_ids
+from nova_gpu_passthru.cmd import states
 from nova_gpu_passthru.guest import domain
 from nova_gpu_passthru.host import cards as host_cards
-from nova_gpu_passthru.host import claims
-from nova_gpu_passthru.host import pci
 from nova_gpu_passthru import telemetry
 
 _PREFIX = telemetry.PREFIX
@@ -102,46 +101,11 @@ class HostCollector:
         return self._names
 
 
-def states(view: host_view.HostView) -> dict[pci.PCIAddress, str]:
-    """Says what each card is to guests.
-
-    :returns: by the card's address, one of: claimed; set_apart (at run time,
-        on purpose); host (it stays with the host, which is as it should be);
-        withheld; attached (to its host driver, so nova-compute has not
-        detached it); stranded (by what holds its IOMMU group); free; unknown
-        (libvirt or the records do not tell)
-    """
-    taken = {address for card in view.cards if view.holder(card)
-             for address in card.addresses}
-    free = {card.address for card in claims.available(
-        (card for card in view.cards if card.ready), taken, view.cards)}
-
-    offered_by_itself = {card.address for card in view.own_verdicts
-                         if card.offered}
-
-    def state(card: host_cards.Card) -> str:
-        if card.address in taken:
-            return 'claimed'
-        if card.by_choice and card.address in offered_by_itself:
-            return 'set_apart'
-        if card.stays_with_host:
-            return 'host'
-        if not card.offered:
-            return 'withheld'
-        if not card.on_stub:
-            return 'attached'
-        if view.libvirt_error or view.records_error:
-            return 'unknown'
-        return 'free' if card.address in free else 'stranded'
-
-    return {card.address: state(card) for card in view.cards}
-
-
 def _counts(view: host_view.HostView) -> core.Metric:
     family = core.GaugeMetricFamily(
         f'{_PREFIX}_cards', 'Cards of this host by what guests can have.',
         labels=['verdict', 'state', 'model', 'numa_node'])
-    state = states(view)
+    state = states.of(view)
     counts = collections.Counter(
         (_verdict(card), state[card.address], card.model,
          _text(card.numa_node)) for card in view.cards)
@@ -152,7 +116,7 @@ def _counts(view: host_view.HostView) -> core.Metric:
 
 def _details(view: host_view.HostView,
              names: dict[str, str]) -> Iterator[core.Metric]:
-    state = states(view)
+    state = states.of(view)
     cards = core.GaugeMetricFamily(
         f'{_PREFIX}_card_info', 'What a card is and where.',
         labels=['address', 'verdict', 'state', 'model', 'name', 'numa_node',

@@ -67,7 +67,8 @@ class ListTest(TestCase):
 
     def test_row_says_all_of_a_card(self) -> None:
         self.assertEqual([{
-            'address': '0000:65:00.0', 'verdict': 'offered', 'reason': '',
+            'address': '0000:65:00.0', 'verdict': 'offered',
+            'state': 'attached', 'reason': '',
             'companions': ['0000:65:00.1'], 'model': '10de:2204',
             'name': 'GA102 [GeForce RTX 3090]', 'numa_node': 1,
             'iommu_group': 34, 'driver': 'nvidia', 'instance': None,
@@ -160,8 +161,10 @@ class HoldersTest(TestCase):
         connection = Connection(fakes.domain_xml(self.UUID, '0000:65:00.1'))
         self.useFixture(fixtures.MonkeyPatch('libvirt.openReadOnly',
                                              lambda uri: connection))
-        self.assertEqual([self.UUID, None], [
-            row['instance'] for row in self.command.rows('list')])
+        self.assertEqual(
+            [(self.UUID, 'claimed'), (None, 'withheld')],
+            [(row['instance'], row['state'])
+             for row in self.command.rows('list')])
 
     def test_card_that_is_gone_is_listed_while_somebody_holds_it(
             self) -> None:
