@@ -72,8 +72,8 @@ What to do with the GPU that the firmware shows the console on.
         'detach_timeout', default=60, min=1,
         help="""
 Seconds that a card may take to be detached from its host driver when
-nova-compute starts. A driver does not let go while a process uses the card. A
-card that takes longer is withheld; the others are offered.
+nova-compute starts. A driver does not let go while a process uses the card.
+A card that takes longer is withheld; the others are offered.
 """),
     cfg.BoolOpt(
         'guest_numa_placement', default=True,
@@ -83,40 +83,42 @@ the card is on.
 
 Such a guest of machine type q35 gets a further PCI Express root bus
 (pcie-expander-bus) for each of its nodes that has cards. Guests of other
-machine types, and cards of a node that the guest is not on, are not affected.
-Switch it off for guests whose firmware or system cannot handle further root
-buses; a guest's PCI addresses change with that when it is next started by
-Nova.
+machine types, and cards of a node that the guest is not on, are not
+affected. Switch it off for guests whose firmware or system cannot handle
+further root buses; a guest's PCI addresses change with that when it is next
+started by Nova.
 """),
     cfg.StrOpt(
         'metrics_file', default='$state_path/nova-gpu-passthru.prom',
         help="""
 The file into which nova-compute writes its metrics for Prometheus, with each
-periodic update of its resources: how long claims and detaching took, how many
-failed, and which cards it withholds.
+periodic update of its resources: how long claims and detaching took, how
+many failed, and which cards it withholds.
 
 ``nova-gpu-passthru exporter`` serves them beside what it sees of the host by
-itself. On hosts without GPUs nothing is written. Leave it empty to have none.
+itself. On hosts without GPUs nothing is written. Leave it empty to have
+none.
 """),
     cfg.StrOpt(
         'release_hook', default='',
         help="""
-An executable that cleans a card after each guest, before another one may have
-it: it scrubs the card's memory, say, or checks it with the vendor's tools.
+An executable that cleans a card after each guest, before another one may
+have it: it scrubs the card's memory, say, or checks it with the vendor's
+tools.
 
-It runs as the user of nova-compute, once for each card that no guest holds any
-more, also where a guest failed to start. Its arguments are the PCI addresses
-of the card's functions, the GPU's first; no shell reads them. Its environment
-is that of nova-compute with ``GPU_PASSTHRU_ADDRESS``,
+It runs as the user of nova-compute, once for each card that no guest holds
+any more, also where a guest failed to start. Its arguments are the PCI
+addresses of the card's functions, the GPU's first; no shell reads them. Its
+environment is that of nova-compute with ``GPU_PASSTHRU_ADDRESS``,
 ``GPU_PASSTHRU_ADDRESSES`` (all, with blanks between), ``GPU_PASSTHRU_MODEL``
 (``10de:2330``) and ``GPU_PASSTHRU_INSTANCE`` (the uuid of who had the card).
 
 A card is withheld while its hook runs. If the hook ends with another status
-than 0 or not in time, the card stays withheld until an operator gives it back
-with ``nova-gpu-passthru offer``; the log and ``nova-gpu-passthru list`` say
-what the hook printed last. If nova-compute is stopped meanwhile, the hook runs
-again when it starts: it has to bear that. It may take the card to another
-driver; nova-compute detaches it again.
+than 0 or not in time, the card stays withheld until an operator gives it
+back with ``nova-gpu-passthru offer``; the log and ``nova-gpu-passthru list``
+say what the hook printed last. If nova-compute is stopped meanwhile, the
+hook runs again when it starts: it has to bear that. It may take the card to
+another driver; nova-compute detaches it again.
 
 Related options:
 
@@ -142,10 +144,10 @@ used up as soon as it was given to a guest, also where that failed to start.
     cfg.StrOpt(
         'state_dir', default='$state_path/gpu_passthru',
         help="""
-The folder in which nova-compute and the command ``nova-gpu-passthru`` remember
-what an operator withholds and which cards have to be released. It is made when
-it is needed, has to survive a restart of the host, and belongs to one host
-alone.
+The folder in which nova-compute and the command ``nova-gpu-passthru``
+remember what an operator withholds and which cards have to be released. It
+is made when it is needed, has to survive a restart of the host, and belongs
+to one host alone.
 """),
 ]
 
@@ -155,8 +157,8 @@ SCHEDULER_OPTS = [
         help="""
 How strongly guests without GPUs are kept off hosts with free ones.
 
-This is the multiplier of GPUHostAvoidanceWeigher. The default is large enough
-to outdo Nova's own weighers at their defaults. 0 switches it off; an
+This is the multiplier of GPUHostAvoidanceWeigher. The default is large
+enough to outdo Nova's own weighers at their defaults. 0 switches it off; an
 aggregate's metadata of the same name overrides it for its hosts.
 """),
     cfg.FloatOpt(
