@@ -16,9 +16,11 @@ import argparse
 from collections.abc import Sequence
 import importlib.metadata
 import importlib.util
+import logging
 import os
 import pathlib
 import sys
+import warnings
 
 from cliff import app
 from cliff import commandmanager
@@ -54,6 +56,12 @@ class Command(app.App):
                  "(check --scheduler: nova-scheduler) finds in /etc/nova; may "
                  "be given several times")
         return parser
+
+    def configure_logging(self) -> None:
+        super().configure_logging()
+        # What importing Nova makes its libraries say, each time.
+        logging.getLogger('oslo_service').setLevel(logging.WARNING)
+        warnings.filterwarnings('ignore', r'\s*Eventlet is deprecated')
 
     def config_files(self, program: str) -> list[str]:
         """Names the configuration files of one of Nova's programs."""

@@ -12,6 +12,8 @@
 
 import argparse
 import pathlib
+import subprocess
+import sys
 
 import fixtures
 
@@ -33,6 +35,21 @@ class MainTest(base.TestCase):
         one = self.useFixture(command.Command())
         one.run('sell')
         self.assertNotEqual(0, one.status)
+
+    def test_what_novas_libraries_say_is_not_shown(self) -> None:
+        folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        (folder / 'nova.conf').write_text('[DEFAULT]\n')
+        (folder / 'flavors.json').write_text('[]')
+        # A new process, for what is imported already says nothing.
+        result = subprocess.run(
+            [sys.executable, '-c',
+             'import sys; from nova_gpu_passthru.cmd import main; '
+             'sys.exit(main.main())',
+             '--config-file', folder / 'nova.conf', 'check', '--scheduler',
+             '--flavors', folder / 'flavors.json'],
+            capture_output=True, text=True)
+        self.assertEqual('', result.stderr)
+        self.assertIn('FreeGPUsFilter', result.stdout)
 
     # What nova-compute itself reads (nova.cmd.compute.main).
     def test_novas_own_files_are_read_by_default(self) -> None:
