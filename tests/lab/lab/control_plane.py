@@ -61,10 +61,13 @@ def _listens(port: int) -> bool:
 def write_openrc() -> pathlib.Path:
     """Write what lets a shell use the cloud as admin; return the file."""
     file = paths.RUN / 'openrc'
-    variables = {**CREDENTIALS, 'OS_COMPUTE_API_VERSION': MICROVERSION}
-    file.write_text(''.join(
-        [f'export {name}={value}\n' for name, value in variables.items()] +
-        [f'PATH={paths.VENV}/bin:$PATH\n']))
+    variables = {
+        **CREDENTIALS, 'OS_COMPUTE_API_VERSION': MICROVERSION,
+        # As in the virtual host, but for what only that has.
+        'PATH': f'{paths.PACKAGE}/bin:{paths.VENV}/bin:$PATH',
+        'PYTHONPATH': paths.PACKAGE}
+    file.write_text(''.join(f'export {name}={value}\n'
+                            for name, value in variables.items()))
     return file
 
 
