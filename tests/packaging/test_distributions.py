@@ -33,6 +33,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 # tox says where they were built, and with what they may be installed.
 DIST = pathlib.Path(os.environ['DIST'])
 CONSTRAINTS = os.environ['CONSTRAINTS']
+COMMAND = str(pathlib.Path(sys.executable).with_name('nova-gpu-passthru'))
 
 _ENTRY_POINTS = """
 import importlib.metadata, json
@@ -55,6 +56,18 @@ from nova.virt.libvirt import driver
 assert issubclass(nova_gpu_passthru.driver.GPUPassthruDriver,
                   driver.LibvirtDriver)
 print(nova_gpu_passthru.driver.__file__)
+"""
+
+
+_SCHEDULING = """
+from nova.api.validation.extra_specs import validators
+from nova.scheduler import filters, weights
+validators.load_validators()
+filters.HostFilterHandler().get_matching_classes(
+    ['nova_gpu_passthru.scheduler.filters.FreeGPUsFilter'])
+weights.HostWeightHandler().get_matching_classes(
+    ['nova_gpu_passthru.scheduler.weights.all_weighers'])
+print(validators.VALIDATORS['free_gpus'].name)
 """
 
 
@@ -96,8 +109,7 @@ class Distribution:
 
     def command(self, *words: str, check: bool = True
                 ) -> 'subprocess.CompletedProcess[str]':
-        return run(str(pathlib.Path(sys.executable).with_name(
-            'nova-gpu-passthru')), *words, check=check)
+        return run(COMMAND, *words, check=check)
 
     def test_nothing_is_missing_and_nova_is_as_it_was(self) -> None:
         self.assertIn('No broken requirements', pip('check'))
@@ -149,6 +161,36 @@ class Distribution:
 
 class WheelTest(Distribution, testtools.TestCase):
     PATTERN = '*.whl'
+
+
+class ControllerTest(testtools.TestCase):
+    """The wheel beside a Nova that has no libvirt, as a scheduler's."""
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        super().setUpClass()
+        file, = DIST.glob('*.whl')
+        pip('uninstall', '-y', 'libvirt-python')
+        pip('install', '--no-deps', str(file))
+
+    @classmethod
+    def tearDownClass(cls) -> None:
+        pip('uninstall', '-y', 'nova-gpu-passthru')
+        super().tearDownClass()
+
+    def test_nova_loads_what_schedules_and_validates(self) -> None:
+        self.assertEqual('free_gpus', run(
+            sys.executable, '-I', '-c', _SCHEDULING).stdout.strip())
+
+    def test_check_reads_flavors(self) -> None:
+        folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        config, flavors = folder / 'nova.conf', folder / 'flavors.json'
+        config.write_text('[DEFAULT]\n')
+        flavors.write_text('[]')
+        done = run(COMMAND, '--config-file', str(config), 'check',
+                   '--scheduler', '--flavors', str(flavors), check=False)
+        self.assertEqual((2, ''), (done.returncode, done.stderr))
+        self.assertIn('FreeGPUsFilter is not among them', done.stdout)
 
 
 class SdistTest(Distribution, testtools.TestCase):
