@@ -38,10 +38,18 @@ class DevicesTest(base.GPUTestCase):
         self.server = self.create_gpu_server()
         self.places = self.guest_places(self.server)
 
+    def _attach(self, volume: str) -> None:
+        # Nova's _attach_volume() is not there before Nova 33.
+        self.api.post_server_volume(
+            self.server['id'], {'volumeAttachment': {'volumeId': volume}})
+        self._wait_for_volume_attach(self.server['id'], volume)
+        self.notifier.wait_for_versioned_notifications(
+            'instance.volume_attach.end')
+
     def test_volume(self) -> None:
         volume = nova_fixtures.CinderFixture.IMAGE_BACKED_VOL
         disks = self._count('disk')
-        self._attach_volume(self.server, volume)
+        self._attach(volume)
         self.assertEqual(disks + 1, self._count('disk'))
         self._check_as_before()
         self.api.delete_server_volume(self.server['id'], volume)
@@ -59,8 +67,7 @@ class DevicesTest(base.GPUTestCase):
         self._check_as_before()
 
     def test_both_through_a_hard_reboot(self) -> None:
-        self._attach_volume(self.server,
-                            nova_fixtures.CinderFixture.IMAGE_BACKED_VOL)
+        self._attach(nova_fixtures.CinderFixture.IMAGE_BACKED_VOL)
         self._attach_interface(self.server, self.neutron.port_1['id'])
         disks = self._count('disk')
         self._reboot_server(self.server, hard=True)
