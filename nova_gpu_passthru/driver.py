@@ -69,9 +69,12 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
     def __init__(self, virtapi: Any, read_only: bool = False) -> None:
         super().__init__(virtapi, read_only)
         conf.register_opts(CONF)
+        self._telemetry = telemetry.Telemetry()
+        self._metrics = metrics.Report(self._telemetry.registry)
         self._gpus = gpus.HostGPUs(pci.Sysfs(self.sysfs_root),
                                    nova_host.NovaHypervisor(self._host),
-                                   conf.records_of(CONF), self.host_root)
+                                   conf.records_of(CONF), self._telemetry,
+                                   self.host_root)
         self._suspension = suspension.Suspension(self._host, self._gpus)
         self._pools = placement.Pools(virtapi)
         self._has_metrics = False
@@ -124,8 +127,8 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
 
     def _report_metrics(self, pools: Iterable[host_pools.Pool]) -> None:
         self._has_metrics = True
-        metrics.report(self._gpus.cards, pools)
-        telemetry.write(CONF.gpu_passthru.metrics_file)
+        self._metrics.update(self._gpus.cards, pools)
+        self._telemetry.write(CONF.gpu_passthru.metrics_file)
 
     @nova_host.hook
     def update_provider_tree(self, provider_tree: Any, nodename: str,

@@ -31,58 +31,64 @@ LOG = logging.getLogger(__name__)
 
 PREFIX = 'nova_gpu_passthru'
 
-REGISTRY = prometheus_client.CollectorRegistry()
 
-_DURATION = prometheus_client.Histogram(
-    f'{PREFIX}_action_duration_seconds',
-    'How long actions took that nova-compute did to cards; those that failed '
-    'are not in it.', ['action'], registry=REGISTRY,
-    # A claim takes milliseconds, a driver may let go of a card in a minute.
-    buckets=(.001, .005, .025, .1, .5, 1, 2.5, 5, 10, 30, 60, 120))
-_FAILURES = prometheus_client.Counter(
-    f'{PREFIX}_action_failures',
-    'Actions of nova-compute on cards that failed.', ['action', 'reason'],
-    registry=REGISTRY)
+class Telemetry:
+    """The numbers of one nova-compute.
 
-
-@contextlib.contextmanager
-def timed(action: str) -> Iterator[None]:
-    """Measures an action on cards, and counts it as failed if it raises.
-
-    :param action: a word such as detach
+    :ivar registry: where they are collected
     """
-    started = time.monotonic()
-    try:
-        yield
-    except Exception as error:
-        failed(action, type(error).__name__)
-        raise
-    _DURATION.labels(action).observe(time.monotonic() - started)
 
+    def __init__(self) -> None:
+        self.registry = prometheus_client.CollectorRegistry()
+        self._duration = prometheus_client.Histogram(
+            f'{PREFIX}_action_duration_seconds',
+            'How long actions took that nova-compute did to cards; those that '
+            'failed are not in it.', ['action'], registry=self.registry,
+            # A claim takes milliseconds, a driver may let go of a card in a
+            # minute.
+            buckets=(.001, .005, .025, .1, .5, 1, 2.5, 5, 10, 30, 60, 120))
+        self._failures = prometheus_client.Counter(
+            f'{PREFIX}_action_failures',
+            'Actions of nova-compute on cards that failed.',
+            ['action', 'reason'], registry=self.registry)
 
-def failed(action: str, reason: str) -> None:
-    """Counts an action that failed.
+    @contextlib.contextmanager
+    def timed(self, action: str) -> Iterator[None]:
+        """Measures an action on cards, and counts it as failed if it raises.
 
-    :param action: a word such as detach
-    :param reason: one of few, for each becomes a time series
-    """
-    _FAILURES.labels(action, reason).inc()
+        :param action: a word such as detach
+        """
+        started = time.monotonic()
+        try:
+            yield
+        except Exception as error:
+            self.failed(action, type(error).__name__)
+            raise
+        self._duration.labels(action).observe(time.monotonic() - started)
 
+    def failed(self, action: str, reason: str) -> None:
+        """Counts an action that failed.
 
-def write(file: str) -> None:
-    """Replaces a file by the numbers as they are now.
+        :param action: a word such as detach
+        :param reason: one of few, for each becomes a time series
+        """
+        self._failures.labels(action, reason).inc()
 
-    What reads it sees the old numbers or the new ones, never a part. If it
-    cannot be written, that is only logged.
+    def write(self, file: str) -> None:
+        """Replaces a file by the numbers as they are now.
 
-    :param file: its path; nothing is written if it is empty
-    """
-    if not file:
-        return
-    try:
-        prometheus_client.write_to_textfile(file, REGISTRY)
-    except OSError as error:
-        LOG.warning('The metrics cannot be written to %(file)s: %(error)s. '
-                    'Make its folder writable for nova-compute, or set '
-                    '[gpu_passthru] metrics_file to another or to nothing.',
-                    {'file': os.path.abspath(file), 'error': error})
+        What reads it sees the old numbers or the new ones, never a part. If
+        it cannot be written, that is only logged.
+
+        :param file: its path; nothing is written if it is empty
+        """
+        if not file:
+            return
+        try:
+            prometheus_client.write_to_textfile(file, self.registry)
+        except OSError as error:
+            LOG.warning('The metrics cannot be written to %(file)s: '
+                        '%(error)s. Make its folder writable for '
+                        'nova-compute, or set [gpu_passthru] metrics_file to '
+                        'another or to nothing.',
+                        {'file': os.path.abspath(file), 'error': error})

@@ -31,7 +31,7 @@ from nova_gpu_passthru.host import cards as host_cards
 from nova_gpu_passthru.host import hypervisor as host_hypervisor
 from nova_gpu_passthru.host import pci
 from nova_gpu_passthru.host import processes as host_processes
-from nova_gpu_passthru import telemetry
+from nova_gpu_passthru import telemetry as gpu_telemetry
 
 LOG = logging.getLogger(__name__)
 
@@ -83,16 +83,19 @@ class Binder:
     :param sysfs: where the drivers are read back
     :param hypervisor: where devices are detached
     :param processes: where those that use a card are seen
+    :param telemetry: where detaching is measured
     :ivar timeout: seconds that one card may take
     """
 
     def __init__(self, sysfs: pci.Sysfs,
                  hypervisor: host_hypervisor.Hypervisor,
                  processes: host_processes.Processes,
+                 telemetry: gpu_telemetry.Telemetry,
                  timeout: float = 60) -> None:
         self._sysfs = sysfs
         self._hypervisor = hypervisor
         self._processes = processes
+        self._telemetry = telemetry
         self.timeout = timeout
         self._progress = threading.Condition()
         self._running: dict[pci.PCIAddress, _Attempt] = {}
@@ -122,7 +125,7 @@ class Binder:
                     self.timeout)
                 waiting = [a for a in waiting if not a.done]
         for attempt in waiting:
-            telemetry.failed('detach', 'timeout')
+            self._telemetry.failed('detach', 'timeout')
             attempt.failure = attempt.lateness(self.timeout)
         return {attempt.card.address: attempt.failure
                 for attempt in attempts if attempt.failure}
@@ -150,7 +153,8 @@ class Binder:
         failure = ''
         try:
             self._wait_until_unused(attempt)
-            with telemetry.timed('detach'), contextlib.ExitStack() as undo:
+            with (self._telemetry.timed('detach'),
+                  contextlib.ExitStack() as undo):
                 for function in card.functions:
                     if not function.on_stub:
                         self._detach_function(function, undo)

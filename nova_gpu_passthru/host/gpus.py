@@ -35,7 +35,7 @@ from nova_gpu_passthru.host import release as host_release
 from nova_gpu_passthru.host import standing as host_standing
 from nova_gpu_passthru.host import survey as host_survey
 from nova_gpu_passthru.host import terms as host_terms
-from nova_gpu_passthru import telemetry
+from nova_gpu_passthru import telemetry as gpu_telemetry
 
 LOG = logging.getLogger(__name__)
 
@@ -48,22 +48,27 @@ class HostGPUs:
     :param sysfs: where cards are found
     :param hypervisor: where domains are read and cards detached
     :param records: what is remembered of cards
+    :param telemetry: where actions are measured
     :param root: the folder that has the proc and dev of this host
     """
 
     def __init__(self, sysfs: pci.Sysfs,
                  hypervisor: host_hypervisor.Hypervisor,
                  records: host_records.Records,
+                 telemetry: gpu_telemetry.Telemetry,
                  root: str | os.PathLike[str] = '/') -> None:
         self._sysfs = sysfs
+        self._telemetry = telemetry
         self._claims = host_claims.Claims(hypervisor)
-        self._standing = host_standing.Standing(records, self._claims)
+        self._standing = host_standing.Standing(
+            records, self._claims, telemetry)
         self._survey = host_survey.Survey(
             sysfs, binding.Binder(sysfs, hypervisor,
-                                  processes.Processes(sysfs, root)),
+                                  processes.Processes(sysfs, root),
+                                  telemetry),
             self._claims, self._standing.judged, root)
         self._releaser = host_release.Releaser(
-            self._standing, self._claims, self._survey.make_ready)
+            self._standing, self._claims, self._survey.make_ready, telemetry)
         self._reported: dict[pci.PCIAddress, str] = {}
         self._restored = False
 
@@ -130,7 +135,7 @@ class HostGPUs:
         if request is None:
             self._claims.give_up(uuid)
             return ()
-        with telemetry.timed('claim'):
+        with self._telemetry.timed('claim'):
             try:
                 return self._claim(uuid, request)
             except exceptions.NotEnoughGPUs:

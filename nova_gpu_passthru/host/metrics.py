@@ -14,6 +14,7 @@
 
 from collections.abc import Iterable, Iterator
 
+import prometheus_client
 from prometheus_client import core
 
 from nova_gpu_passthru.host import cards as host_cards
@@ -21,22 +22,30 @@ from nova_gpu_passthru.host import pools as host_pools
 from nova_gpu_passthru import telemetry
 
 
-class _LastLook:
+class Report:
     """A collector of prometheus_client.
 
     Gauges would keep the cards and reasons that were seen once.
+
+    :param registry: what it is collected in
     """
 
-    def __init__(self) -> None:
-        self.cards: tuple[host_cards.Card, ...] = ()
-        self.pools: tuple[host_pools.Pool, ...] = ()
+    def __init__(self, registry: prometheus_client.CollectorRegistry) -> None:
+        self._cards: tuple[host_cards.Card, ...] = ()
+        self._pools: tuple[host_pools.Pool, ...] = ()
+        registry.register(self)
+
+    def update(self, cards: Iterable[host_cards.Card],
+               pools: Iterable[host_pools.Pool]) -> None:
+        """Takes note of the cards and of what the scheduler is told."""
+        self._cards, self._pools = tuple(cards), tuple(pools)
 
     def collect(self) -> Iterator[core.Metric]:
         counts = core.GaugeMetricFamily(
             f'{telemetry.PREFIX}_reported_cards',
             'Cards as the scheduler is told of them.',
             labels=['model', 'state'])
-        for pool in self.pools:
+        for pool in self._pools:
             for state, number in (('free', pool.free),
                                   ('claimed', sum(pool.held.values())),
                                   ('blocked', pool.blocked)):
@@ -46,18 +55,8 @@ class _LastLook:
             f'{telemetry.PREFIX}_compute_withheld_info',
             'Cards that guests could have if something was mended.',
             labels=['address', 'model', 'reason'])
-        for card in self.cards:
+        for card in self._cards:
             if not (card.offered or card.stays_with_host):
                 withheld.add_metric(
                     [str(card.address), card.model, card.reason], 1)
         yield withheld
-
-
-_LAST_LOOK = _LastLook()
-telemetry.REGISTRY.register(_LAST_LOOK)
-
-
-def report(cards: Iterable[host_cards.Card],
-           pools: Iterable[host_pools.Pool]) -> None:
-    """Takes note of the cards and of what the scheduler is told of them."""
-    _LAST_LOOK.cards, _LAST_LOOK.pools = tuple(cards), tuple(pools)

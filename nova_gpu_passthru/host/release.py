@@ -27,7 +27,7 @@ from nova_gpu_passthru.host import pci
 from nova_gpu_passthru.host import records as host_records
 from nova_gpu_passthru.host import standing as host_standing
 from nova_gpu_passthru.host import terms as host_terms
-from nova_gpu_passthru import telemetry
+from nova_gpu_passthru import telemetry as gpu_telemetry
 
 LOG = logging.getLogger(__name__)
 
@@ -47,17 +47,20 @@ class Releaser:
     :param claims: who holds them
     :param make_ready: makes a card ready for guests again and says why that
         failed, if it did
+    :param telemetry: where releases are measured
     :ivar terms: what has to happen
     """
 
     def __init__(self, standing: host_standing.Standing,
                  claims: host_claims.Claims,
-                 make_ready: Callable[[host_cards.Card], str]) -> None:
+                 make_ready: Callable[[host_cards.Card], str],
+                 telemetry: gpu_telemetry.Telemetry) -> None:
         self.terms = host_terms.Terms()
         self._standing = standing
         self._records = standing.records
         self._claims = claims
         self._make_ready = make_ready
+        self._telemetry = telemetry
         self._lock = threading.Lock()
         self._running: set[pci.PCIAddress] = set()
 
@@ -188,7 +191,7 @@ class Releaser:
                 LOG.info('GPU %(card)s is released after %(uuid)s: %(hook)s '
                          'runs', {'card': card, 'uuid': uuid,
                                   'hook': self.terms.hook})
-                with telemetry.timed('release'):
+                with self._telemetry.timed('release'):
                     hook.run(self.terms.hook, self.terms.hook_timeout, card,
                              uuid, self._records.folder)
             failure = self._make_ready(card)

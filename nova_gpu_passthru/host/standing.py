@@ -24,7 +24,7 @@ from nova_gpu_passthru.host import claims as host_claims
 from nova_gpu_passthru.host import pci
 from nova_gpu_passthru.host import records as host_records
 from nova_gpu_passthru.host import start_failures
-from nova_gpu_passthru import telemetry
+from nova_gpu_passthru import telemetry as gpu_telemetry
 
 LOG = logging.getLogger(__name__)
 
@@ -94,12 +94,15 @@ class Standing:
 
     :param records: what is remembered of this host's cards
     :param claims: who holds what
+    :param telemetry: where cards that fail are counted
     """
 
     def __init__(self, records: host_records.Records,
-                 claims: host_claims.Claims) -> None:
+                 claims: host_claims.Claims,
+                 telemetry: gpu_telemetry.Telemetry) -> None:
         self.records = records
         self._claims = claims
+        self._telemetry = telemetry
         self._told: dict[pci.PCIAddress, str] = {}
 
     def start(self) -> None:
@@ -188,7 +191,7 @@ class Standing:
         held = self._claims.held_by(uuid)
         for card in start_failures.blamed(
                 text, (card for card in cards if card.addresses & held)):
-            telemetry.failed('start', 'card')
+            self._telemetry.failed('start', 'card')
             said = start_failures.shortened(text)
             LOG.error('GPU %(card)s is withheld, for instance %(uuid)s did '
                       'not start because of it: %(said)s. When it is well '

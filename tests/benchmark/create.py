@@ -24,6 +24,7 @@ from nova_gpu_passthru.host import pci
 from nova_gpu_passthru.host import policy
 from nova_gpu_passthru.host import records
 from nova_gpu_passthru.host import terms as host_terms
+from nova_gpu_passthru import telemetry
 from tests.benchmark import measure
 from tests import sysfs_tree
 from tests.unit import fakes
@@ -87,7 +88,8 @@ def started() -> tuple[gpus.HostGPUs, sysfs_tree.SysfsTree]:
                 if number < CARDS // 2 else [])
         hypervisor.start(f'aaaaaaaa-0000-4000-8000-{number:012}', *held)
     host = gpus.HostGPUs(pci.Sysfs(tree.root), hypervisor,
-                         records.Records(tree.root / 'state'), tree.root)
+                         records.Records(tree.root / 'state'),
+                         telemetry.Telemetry(), tree.root)
     host.start(policy.Policy(), 60, host_terms.Terms())
     host.restore([])
     return host, tree

@@ -25,6 +25,7 @@ from nova_gpu_passthru.host import cards
 from nova_gpu_passthru.host import pci
 from nova_gpu_passthru.host import policy
 from nova_gpu_passthru.host import processes
+from nova_gpu_passthru import telemetry
 from tests.benchmark import measure
 from tests import sysfs_tree
 from tests.unit import fakes
@@ -59,7 +60,8 @@ def _detach(at_once: bool) -> float:
             f'group={number}' for number in range(CARDS))) as tree:
         sysfs = pci.Sysfs(tree.root)
         binder = binding.Binder(sysfs, SlowHypervisor(tree),
-                                processes.Processes(sysfs, tree.root))
+                                processes.Processes(sysfs, tree.root),
+                                telemetry.Telemetry())
         found = cards.find(sysfs, policy.Policy())
         batches = [found] if at_once else [(card,) for card in found]
         return measure.once(

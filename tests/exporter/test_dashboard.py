@@ -87,9 +87,11 @@ class DashboardTest(testtools.TestCase):
         self.addCleanup(server.server_close)
         self.addCleanup(server.shutdown)
         self.url = f'http://127.0.0.1:{server.server_port}/metrics'
-        metrics.report(cards.find(sysfs, policy), [pools.Pool('10de:2330', 1)])
+        self.telemetry = telemetry.Telemetry()
+        metrics.Report(self.telemetry.registry).update(
+            cards.find(sysfs, policy), [pools.Pool('10de:2330', 1)])
         self.act()
-        telemetry.write(str(file))
+        self.telemetry.write(str(file))
         # A second host, on which nothing listens.
         with socket.create_server(('127.0.0.1', 0)) as free:
             dead = free.getsockname()[1]
@@ -98,19 +100,19 @@ class DashboardTest(testtools.TestCase):
         # Rates want a change between two scrapes.
         self.wait_for_scrapes(2)
         self.act()
-        telemetry.write(str(file))
+        self.telemetry.write(str(file))
         seen = int(self.scrapes())
         self.wait_for_scrapes(seen + 2)
 
     def act(self) -> None:
         for action in ('claim', 'detach', 'release'):
-            with telemetry.timed(action):
+            with self.telemetry.timed(action):
                 pass
         try:
-            with telemetry.timed('claim'):
+            with self.telemetry.timed('claim'):
                 raise exceptions.NotEnoughGPUs('none is free')
         except exceptions.NotEnoughGPUs:
-            telemetry.failed('detach', 'timeout')
+            self.telemetry.failed('detach', 'timeout')
 
     def scrapes(self) -> float:
         return sum(self.prometheus.values(

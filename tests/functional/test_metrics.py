@@ -24,15 +24,11 @@ class MetricsTest(base.GPUTestCase):
 
     def test_file_follows_what_happens(self) -> None:
         self.add_host('host1', base.TWO_CARDS)
-        detached = self.value('action_duration_seconds_count',
-                              action='detach')
-        self.assertGreaterEqual(detached, 2)
-        claimed = self.value('action_duration_seconds_count', action='claim')
         self.create_gpu_server()
         self.run_periodic()
         self.assertGreater(self.value('action_duration_seconds_count',
-                                      action='claim'), claimed)
-        self.assertEqual(detached, self.value(
+                                      action='claim'), 0)
+        self.assertEqual(2, self.value(
             'action_duration_seconds_count', action='detach'))
         for state in ('claimed', 'free'):
             self.assertEqual(1, self.value('reported_cards', state=state,
@@ -41,13 +37,11 @@ class MetricsTest(base.GPUTestCase):
     def test_claim_that_loses_is_counted(self) -> None:
         self.add_host('host1', base.ONE_CARD)
         lost = {'action': 'claim', 'reason': 'NotEnoughGPUs'}
-        before = self.value('action_failures_total', **lost)
         # The scheduler does not see the second one before the next report.
         self.create_gpu_server()
         self.create_gpu_server(state='ERROR')
         self.run_periodic()
-        self.assertEqual(before + 1,
-                         self.value('action_failures_total', **lost))
+        self.assertEqual(1, self.value('action_failures_total', **lost))
 
     def test_last_card_that_is_gone_is_not_told_as_free(self) -> None:
         tree = self.add_host('host1', base.ONE_CARD).sysfs

@@ -22,7 +22,9 @@ from nova_gpu_passthru.cmd import exporter
 from nova_gpu_passthru.cmd import host_view
 from nova_gpu_passthru.cmd import metrics as host_metrics
 from nova_gpu_passthru.guest import domain
+from nova_gpu_passthru.host import metrics as compute_metrics
 from nova_gpu_passthru.host import pci
+from nova_gpu_passthru.host import pools
 from nova_gpu_passthru.host import records as host_records
 from nova_gpu_passthru import telemetry
 from tests.unit import base
@@ -253,15 +255,18 @@ class ComputeTest(TestCase):
         self.assertEqual(7, len(self.states()))
 
     def test_all_that_nova_compute_writes_is_handed_on(self) -> None:
-        with telemetry.timed('detach'):
+        compute = telemetry.Telemetry()
+        compute_metrics.Report(compute.registry).update(
+            self.cards(HOST), [pools.Pool('10de:2204', 1)])
+        with compute.timed('detach'):
             pass
-        telemetry.failed('detach', 'timeout')
-        telemetry.write(str(self.folder / 'nova.prom'))
+        compute.failed('detach', 'timeout')
+        compute.write(str(self.folder / 'nova.prom'))
         self.host(HOST, lambda: ())
         self.assertGreaterEqual(self.value('action_duration_seconds_count',
                                            action='detach'), 1)
         written = {one: value for one, value in
-                   metrics.scrape(telemetry.REGISTRY).items()
+                   metrics.scrape(compute.registry).items()
                    if not one[0].endswith('_created')}
         self.assertEqual(written, {
             one: value for one, value in self.found.items()

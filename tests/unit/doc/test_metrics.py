@@ -39,10 +39,12 @@ HOST = """
 class MetricsTest(base.TestCase):
     def exported(self) -> set[tuple[str, frozenset[str]]]:
         file = pathlib.Path(self.useFixture(fixtures.TempDir()).path, 'prom')
-        with telemetry.timed('claim'):
-            telemetry.failed('claim', 'timeout')
-        host_metrics.report(self.cards(HOST), [pools.Pool('10de:2204')])
-        telemetry.write(str(file))
+        written = telemetry.Telemetry()
+        with written.timed('claim'):
+            written.failed('claim', 'timeout')
+        host_metrics.Report(written.registry).update(
+            self.cards(HOST), [pools.Pool('10de:2204')])
+        written.write(str(file))
         guest = domain.DomainDevices(
             'a', 'a', frozenset([pci.PCIAddress.parse('0000:17:00.0')]))
         registry = exporter.make_registry(

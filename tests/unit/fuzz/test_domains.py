@@ -25,6 +25,7 @@ from nova_gpu_passthru.host import gpus
 from nova_gpu_passthru.host import pci
 from nova_gpu_passthru.host import records
 from nova_gpu_passthru.host import terms as host_terms
+from nova_gpu_passthru import telemetry
 from tests import sysfs_tree
 from tests.unit import base
 from tests.unit import fakes
@@ -148,7 +149,8 @@ class BrokenDomainsTest(base.TestCase):
 def new_host(hypervisor: fakes.Hypervisor) -> gpus.HostGPUs:
     root = hypervisor.tree.root
     return gpus.HostGPUs(pci.Sysfs(root), hypervisor,
-                         records.Records(root / 'gpu_passthru'), root)
+                         records.Records(root / 'gpu_passthru'),
+                         telemetry.Telemetry(), root)
 
 
 def started(hypervisor: fakes.Hypervisor) -> gpus.HostGPUs:

@@ -24,6 +24,7 @@ from nova_gpu_passthru.host import gpus
 from nova_gpu_passthru.host import pci
 from nova_gpu_passthru.host import records
 from nova_gpu_passthru.host import terms as host_terms
+from nova_gpu_passthru import telemetry
 from tests.unit import base
 from tests.unit import fakes
 
@@ -57,7 +58,8 @@ class TestCase(base.TestCase):
 
     def new_gpus(self) -> gpus.HostGPUs:
         return gpus.HostGPUs(pci.Sysfs(self.sysfs.root), self.hypervisor,
-                             self.records, self.sysfs.root)
+                             self.records, telemetry.Telemetry(),
+                             self.sysfs.root)
 
     def claim(self, uuid: str, request: flavor.GPURequest = ONE
               ) -> list[str]:

@@ -42,21 +42,22 @@ OTHERS = """
 SHORT = 0.3
 
 
-def counted(reason: str) -> float:
-    """How often detaching failed for a reason."""
-    return metrics.scrape(telemetry.REGISTRY).get(metrics.key(
-        'action_failures_total', action='detach', reason=reason), 0)
-
-
 class TestCase(base.TestCase):
     def host(self, description: str, timeout: float = 30) -> None:
         self.host_tree = self.tree(description)
         self.sysfs = pci.Sysfs(self.host_tree.root)
         self.hypervisor = fakes.Hypervisor(self.host_tree)
         self.proc = self.tree('').root
+        self.telemetry = telemetry.Telemetry()
         self.binder = binding.Binder(
             self.sysfs, self.hypervisor,
-            processes.Processes(self.sysfs, self.proc), timeout)
+            processes.Processes(self.sysfs, self.proc), self.telemetry,
+            timeout)
+
+    def counted(self, reason: str) -> float:
+        """How often detaching failed for a reason."""
+        return metrics.scrape(self.telemetry.registry).get(metrics.key(
+            'action_failures_total', action='detach', reason=reason), 0)
 
     def detach(self) -> dict[str, str]:
         """Detaches all cards; gives the failures."""
@@ -193,9 +194,8 @@ class FailureTest(TestCase):
     def test_failure_is_counted(self) -> None:
         self.host(TURING)
         self.hypervisor.refused.add('0000:86:00.2')
-        before = counted('DetachFailed')
         self.detach()
-        self.assertEqual(before + 1, counted('DetachFailed'))
+        self.assertEqual(1, self.counted('DetachFailed'))
 
     def test_failed_card_can_be_tried_again(self) -> None:
         self.host(TURING)
@@ -239,9 +239,8 @@ class StuckTest(TestCase):
             self.assertIn(words, failure)
 
     def test_it_is_counted(self) -> None:
-        before = counted('timeout')
         self.detach()
-        self.assertEqual(before + 1, counted('timeout'))
+        self.assertEqual(1, self.counted('timeout'))
 
     def test_there_is_one_attempt_at_a_time(self) -> None:
         self.detach()

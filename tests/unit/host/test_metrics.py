@@ -10,17 +10,23 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
+import prometheus_client
+
 from nova_gpu_passthru.host import metrics as host_metrics
 from nova_gpu_passthru.host import pools
-from nova_gpu_passthru import telemetry
 from tests.unit import base
 from tests.unit import metrics
 
 
 class ReportTest(base.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.registry = prometheus_client.CollectorRegistry()
+        self.metrics = host_metrics.Report(self.registry)
+
     def report(self, description: str, *counted: pools.Pool) -> None:
-        host_metrics.report(self.cards(description), counted)
-        self.found = metrics.scrape(telemetry.REGISTRY)
+        self.metrics.update(self.cards(description), counted)
+        self.found = metrics.scrape(self.registry)
 
     def test_pools_are_told_by_what_guests_can_have(self) -> None:
         self.report('', pools.Pool('10de:2330', 8, {'a': 2, 'b': 1}, 1))
