@@ -232,8 +232,8 @@ class GPUTestCase(base.ServersTestBase):
             nova_context.get_admin_context(), name)
         return node.stats
 
-    def reported(self, name: str) -> dict[str, Any] | None:
-        """What the scheduler knows of a host's GPUs."""
+    def reported(self, name: str) -> Any:
+        """What the scheduler knows of a host's GPUs, None if nothing."""
         text = self.stats_of(name).get('gpu_passthru')
         return None if text is None else json.loads(text)
 

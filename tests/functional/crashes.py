@@ -161,7 +161,8 @@ class Crash(fixtures.Fixture):
 
 def _task_of_nova() -> types.FrameType | None:
     """Finds the first call into Nova of this thread, if it has one."""
-    found, frame = None, sys._getframe()
+    found: types.FrameType | None = None
+    frame: types.FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_globals.get('__name__', '').startswith('nova.'):
             found = frame

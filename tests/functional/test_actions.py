@@ -23,6 +23,7 @@ from nova.compute import instance_actions
 from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.virt.libvirt import driver as libvirt_driver
 
+from nova_gpu_passthru import driver
 from tests.functional import base
 from tests.functional import guest_domain
 from tests.functional import libvirt_errors
@@ -39,7 +40,7 @@ class ActionsTest(base.GPUTestCase):
         super().setUp()
         self.connection = self.add_host('host1', base.TWO_CARDS)
         # With a neighbour the other card is not the same as the first.
-        self.server = self.create_gpu_server()
+        self.server: Any = self.create_gpu_server()
         self.neighbour = self.create_gpu_server()
         self.calls = list(self.connection.calls)
         self.places = self.guest_places(self.server)
@@ -116,7 +117,7 @@ class ActionsTest(base.GPUTestCase):
 
     def _rescue(self) -> None:
         # Nova's fixtures make no images, and so no folder for them.
-        os.makedirs(pathlib.Path(base.driver.CONF.instances_path,
+        os.makedirs(pathlib.Path(driver.CONF.instances_path,
                                  self.server['id']))
         self._act({'rescue': {'rescue_image_ref': IMAGE}}, 'RESCUE')
 

@@ -16,6 +16,7 @@
 from lxml import etree
 from nova import utils
 
+from nova_gpu_passthru import driver
 from tests.functional import base
 
 TWO_MODELS = base.ONE_CARD + """
@@ -153,7 +154,7 @@ class FlavorValuesTest(base.GPUTestCase):
         for name in ('ComputeFilter', 'ComputeCapabilitiesFilter',
                      'ImagePropertiesFilter'):
             self.assertIn(name,
-                          base.driver.CONF.filter_scheduler.enabled_filters)
+                          driver.CONF.filter_scheduler.enabled_filters)
 
     def test_every_way_to_write_one(self) -> None:
         self.add_host('host1', base.ONE_CARD)

@@ -20,6 +20,7 @@ from lxml import etree
 from nova.tests import fixtures as nova_fixtures
 from nova.tests.fixtures import libvirt as fakelibvirt
 
+from nova_gpu_passthru import driver
 from tests.functional import base
 
 
@@ -82,7 +83,7 @@ class DevicesTest(base.GPUTestCase):
             'container_format': 'bare', 'is_public': True, 'min_ram': 0,
             'min_disk': 0, 'properties': {'hw_rescue_device': 'disk',
                                           'hw_rescue_bus': 'virtio'}})
-        os.makedirs(pathlib.Path(base.driver.CONF.instances_path,
+        os.makedirs(pathlib.Path(driver.CONF.instances_path,
                                  self.server['id']))
         disks = self._count('disk')
         self.api.post_server_action(self.server['id'], {

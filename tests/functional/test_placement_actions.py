@@ -21,6 +21,7 @@ import os
 import pathlib
 from typing import Any
 
+from nova_gpu_passthru import driver
 from tests.functional import base
 from tests.functional import placement
 from tests.functional import test_moves
@@ -85,7 +86,7 @@ class StaysTest(ActionsTestCase):
 
     def test_rescue_and_unrescue(self) -> None:
         # Nova's fixtures make no images, and so no folder for them.
-        os.makedirs(pathlib.Path(base.driver.CONF.instances_path,
+        os.makedirs(pathlib.Path(driver.CONF.instances_path,
                                  self.server['id']))
         self.api.post_server_action(
             self.server['id'], {'rescue': {'rescue_image_ref': IMAGE}})

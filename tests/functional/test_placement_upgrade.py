@@ -23,6 +23,7 @@ from typing import Any
 
 from nova.tests.fixtures import libvirt as fakelibvirt
 
+from nova_gpu_passthru import driver
 from tests.functional import base
 from tests.functional import placement
 from tests.functional import test_moves
@@ -187,7 +188,7 @@ class DrainTest(test_moves.MovesTestCase, SameDevicesTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        spec = base.driver.CONF.pci.device_spec
+        spec = driver.CONF.pci.device_spec
         self.flags(
             compute_driver='nova_gpu_passthru.driver.GPUPassthruDriver')
         # A host that is done already, or new.

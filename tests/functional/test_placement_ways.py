@@ -44,9 +44,12 @@ class WaysTestCase(test_placement_actions.ActionsTestCase):
     def assertPools(self, host1: int, host2: int) -> None:
         """Checks how many cards of each host somebody has or may have."""
         self.run_periodic()
-        kind = 'used' if 'resources:PGPU' in self.KEYS else 'reserved'
+        by_placement = 'resources:PGPU' in self.KEYS
         for host, count in (('host1', host1), ('host2', host2)):
-            self.assertPool(host, 2, **{kind: count})
+            if by_placement:
+                self.assertPool(host, 2, used=count)
+            else:
+                self.assertPool(host, 2, reserved=count)
 
     def assertHas(self, server: dict[str, Any], host: str,
                   count: int) -> None:
@@ -61,7 +64,7 @@ class WaysTestCase(test_placement_actions.ActionsTestCase):
 
 class ByPlacementTest(WaysTestCase):
 
-    KEYS = ('resources:PGPU',)
+    KEYS: tuple[str, ...] = ('resources:PGPU',)
 
     def test_resize_to_none(self) -> None:
         server = self.create(1)

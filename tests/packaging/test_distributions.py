@@ -23,6 +23,8 @@ import os
 import pathlib
 import subprocess
 import sys
+import typing
+import unittest
 
 import fixtures
 import testtools
@@ -58,7 +60,6 @@ assert issubclass(nova_gpu_passthru.driver.GPUPassthruDriver,
 print(nova_gpu_passthru.driver.__file__)
 """
 
-
 _SCHEDULING = """
 from nova.api.validation.extra_specs import validators
 from nova.scheduler import filters, weights
@@ -87,17 +88,26 @@ def pip(*words: str) -> str:
                '--disable-pip-version-check', '--no-input', *words).stdout
 
 
-class Distribution:
+# Its tests are not to run by themselves.
+if typing.TYPE_CHECKING:
+    _TestCase = unittest.TestCase
+else:
+    _TestCase = object
+
+
+class Distribution(_TestCase):
     """What holds for both.
 
     :cvar PATTERN: matches the one file that is installed
     """
 
     PATTERN = ''
+    file: pathlib.Path
+    nova: str
 
     @classmethod
     def setUpClass(cls) -> None:
-        super().setUpClass()  # type: ignore[misc]
+        super().setUpClass()
         cls.file, = DIST.glob(cls.PATTERN)
         cls.nova = importlib.metadata.version('nova')
         pip('install', '-c', CONSTRAINTS, str(cls.file))
@@ -105,7 +115,7 @@ class Distribution:
     @classmethod
     def tearDownClass(cls) -> None:
         pip('uninstall', '-y', 'nova-gpu-passthru')
-        super().tearDownClass()  # type: ignore[misc]
+        super().tearDownClass()
 
     def command(self, *words: str, check: bool = True
                 ) -> 'subprocess.CompletedProcess[str]':
@@ -131,10 +141,10 @@ class Distribution:
         self.assertFalse(said.startswith(str(ROOT / 'nova_gpu_passthru')))
 
     def test_list_reads_a_host(self) -> None:
-        tree = self.useFixture(sysfs_tree.SysfsTree(
-            '0000:65:00.0 030200 10de:2330 driver=nvidia group=34'))
-        row, = json.loads(self.command(
-            'list', '--sysfs', str(tree.root), '-f', 'json').stdout)
+        with sysfs_tree.SysfsTree('0000:65:00.0 030200 10de:2330 '
+                                  'driver=nvidia group=34') as tree:
+            row, = json.loads(self.command(
+                'list', '--sysfs', str(tree.root), '-f', 'json').stdout)
         self.assertEqual(('0000:65:00.0', 'offered'),
                          (row['address'], row['verdict']))
 
@@ -149,11 +159,11 @@ class Distribution:
                           self.command('help', name).stdout)
 
     def test_sample_and_dashboard_are_installed_whole(self) -> None:
-        for source, target in (
+        for name, target in (
                 ('etc/nova-gpu-passthru.conf.sample', 'etc/nova-gpu-passthru'),
                 ('etc/grafana/nova-gpu-passthru.json',
                  'share/nova-gpu-passthru')):
-            source = ROOT / source
+            source = ROOT / name
             self.assertEqual(
                 source.read_text(),
                 pathlib.Path(sys.prefix, target, source.name).read_text())

@@ -13,6 +13,7 @@
 """What the unit tests have in common."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import fixtures
 from oslo_config import cfg
@@ -58,7 +59,7 @@ class TestCase(base.BaseTestCase):
             sysfs_tree.SysfsTree(description))
         return tree
 
-    def cards(self, description: str, **options: object
+    def cards(self, description: str, **options: Any
               ) -> tuple[host_cards.Card, ...]:
         """The cards of a host.
 
@@ -68,14 +69,14 @@ class TestCase(base.BaseTestCase):
         return host_cards.find(pci.Sysfs(self.tree(description).root),
                                policy(**options))
 
-    def offered(self, description: str, **options: object
+    def offered(self, description: str, **options: Any
                 ) -> dict[str, list[str]]:
         """The companions of each offered card, by the card's address."""
         return {str(card.address): [str(f.address) for f in card.companions]
                 for card in self.cards(description, **options)
                 if card.offered}
 
-    def reasons(self, description: str, **options: object
+    def reasons(self, description: str, **options: Any
                 ) -> dict[str, str]:
         """Why each withheld card is withheld, by the card's address."""
         return {str(card.address): card.reason

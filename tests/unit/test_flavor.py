@@ -68,6 +68,7 @@ class AgreementTest(base.TestCase):
     def test_keys_that_agree_are_one_request(self, specs: dict[str, str]
                                              ) -> None:
         request = flavor.parse(specs)
+        assert request is not None
         self.assertEqual((2, None), (request.count, request.model))
         self.assertEqual(any(key.endswith(':PGPU') for key in specs),
                          request.asks_placement)

@@ -13,6 +13,7 @@
 import inspect
 
 import ddt
+import fixtures
 import libvirt
 from nova import context
 from nova import exception
@@ -142,7 +143,8 @@ class NovaHypervisorTest(test.NoDBTestCase):
             raise exception.HypervisorUnavailable()
 
         host = LibvirtHost()
-        host.get_connection = host.list_instance_domains = refuse
+        for name in ('get_connection', 'list_instance_domains'):
+            self.useFixture(fixtures.MockPatchObject(host, name, refuse))
         hypervisor = nova_host.NovaHypervisor(host)
         for call in (lambda: list(hypervisor.domains()),
                      lambda: hypervisor.node_device('pci_0000_3b_00_0'),

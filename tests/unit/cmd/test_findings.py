@@ -11,6 +11,7 @@
 # under the License.
 
 import dataclasses
+import importlib.metadata
 import pathlib
 
 import ddt
@@ -53,7 +54,7 @@ class NovaTest(base.TestCase):
 
     def test_missing_nova_is_a_problem(self) -> None:
         def missing(name: str) -> str:
-            raise findings.importlib.metadata.PackageNotFoundError(name)
+            raise importlib.metadata.PackageNotFoundError(name)
 
         self.useFixture(fixtures.MonkeyPatch('importlib.metadata.version',
                                              missing))

@@ -15,6 +15,7 @@
 
 import os
 import pathlib
+from typing import Any
 
 import ddt
 import fixtures
@@ -64,10 +65,10 @@ class TestCase(test_list.TestCase):
         self.assertEqual(status, self.command.status, self.command.stderr)
         return text if status == 0 else self.command.stderr
 
-    def record(self, address: str = FIRST) -> records.Record | None:
-        return self.records.read().get(pci.PCIAddress.parse(address))
+    def record(self, address: str = FIRST) -> records.Record:
+        return self.records.read()[pci.PCIAddress.parse(address)]
 
-    def reasons(self) -> dict[object, object]:
+    def told(self) -> dict[object, object]:
         return {row['address']: row['reason'] for row in self.command.rows(
             '--config-file', self.folder / 'nova.conf', 'list')}
 
@@ -87,7 +88,7 @@ class WithholdTest(TestCase):
         self.run_command('withhold', FIRST, '--reason', 'a fan is loud')
         self.assertIn('an operator withholds it: a fan is loud; '
                       'nova-gpu-passthru offer 0000:65:00.0 gives it back',
-                      str(self.reasons()[FIRST]))
+                      str(self.told()[FIRST]))
 
     def test_list_of_another_sysfs_does_not(self) -> None:
         self.run_command('withhold', FIRST, '--reason', 'a fan is loud')
@@ -161,7 +162,7 @@ class WithholdTest(TestCase):
 @ddt.ddt
 class OfferTest(TestCase):
     def remember(self, address: str = FIRST, model: str = '10de:2204',
-                 **values: object) -> None:
+                 **values: Any) -> None:
         record = records.Record(model).but(**values)
         folder = self.folder / 'gpu_passthru'
         folder.mkdir(exist_ok=True)
@@ -171,7 +172,7 @@ class OfferTest(TestCase):
               {'failed_release': 'x', 'given_to': UUID}, {'fault': 'x'},
               {'withheld': 'x', 'kept_back': True, 'failed_start': 'y'})
     def test_what_sets_a_card_apart_is_dropped(
-            self, values: dict[str, object]) -> None:
+            self, values: dict[str, Any]) -> None:
         self.remember(**values)
         if 'fault' in values:
             (self.folder / f'gpu_passthru/{FIRST}.json').write_text('{')
@@ -180,7 +181,7 @@ class OfferTest(TestCase):
         # nova-compute tries again what it gave up, and drops the record.
         self.assertEqual(records.Record('10de:2204', retry=True),
                          self.record())
-        self.assertEqual('', self.reasons()[FIRST])
+        self.assertEqual('', self.told()[FIRST])
 
     def test_release_that_goes_on_is_left_alone(self) -> None:
         self.remember(given_to=UUID, withheld='x')
@@ -221,7 +222,7 @@ class OfferTest(TestCase):
 
     def test_record_of_another_model_is_shown_and_dropped(self) -> None:
         self.remember(FIRST, '10de:1111', withheld='x')
-        self.assertEqual('', self.reasons()[FIRST])
+        self.assertEqual('', self.told()[FIRST])
         self.assertIn('the record is about a card of model 10de:1111; now '
                       '10de:2204 is there', self.command.stderr)
         text = self.command.run('--config-file', self.folder / 'nova.conf',

@@ -11,6 +11,7 @@
 # under the License.
 
 import time
+from typing import Any
 
 import fixtures
 from lxml import etree
@@ -40,13 +41,13 @@ class Guest:
         return (self._defined if dump_inactive else
                 etree.tostring(self._running, encoding='unicode'))
 
-    def attach_device(self, conf: object, persistent: bool = False,
+    def attach_device(self, conf: Any, persistent: bool = False,
                       live: bool = False) -> None:
         assert live and not persistent
         self._running.find('devices').append(
             etree.fromstring(conf.to_xml()))
 
-    def detach_device(self, conf: object, persistent: bool = False,
+    def detach_device(self, conf: Any, persistent: bool = False,
                       live: bool = False) -> None:
         assert live and not persistent
         address = domain.source_address(etree.fromstring(conf.to_xml()))

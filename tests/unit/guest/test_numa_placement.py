@@ -12,6 +12,8 @@
 
 """Cards on the NUMA nodes of a guest, see tests/data/guests/q35-two-nodes."""
 
+from typing import Any
+
 import ddt
 from lxml import etree
 
@@ -25,7 +27,7 @@ class PlacementTest(test_add_cards.TestCase):
     MACHINE = 'q35-two-nodes'
 
     def placed(self, xml: str, cards: str = 'numa-nodes',
-               **kwargs: bool) -> dict[str, str | None]:
+               **kwargs: Any) -> dict[str, str | None]:
         """The guest's NUMA node of each card, by its bus on the host.
 
         None for a card on the root bus that any guest has.

@@ -67,8 +67,8 @@ class ConventionalBusTest(base.TestCase):
         root = domain("<type machine='pc'>hvm</type>", devices)
         free = slots.of_domain(root)
         taken = [free.take(root.find('devices')) for _ in range(count)]
-        self.assertEqual([0] * count, [slot.bus for slot in taken])
-        return [slot.slot for slot in taken]
+        self.assertEqual({0}, {slot.bus for slot in taken if slot})
+        return [slot.slot for slot in taken if slot]
 
     def test_slots_are_taken_from_the_top(self) -> None:
         self.assertEqual([31, 30, 29], self.taken('', 3))

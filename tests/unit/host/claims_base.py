@@ -12,6 +12,8 @@
 
 """A host whose cards can be claimed."""
 
+from typing import Any
+
 from nova_gpu_passthru import exceptions
 from nova_gpu_passthru import flavor
 from nova_gpu_passthru.host import cards as host_cards
@@ -45,7 +47,7 @@ class TestCase(base.TestCase):
         self.find()
         self.restart()
 
-    def find(self, **options: object) -> None:
+    def find(self, **options: Any) -> None:
         """Looks at the host again."""
         self.all_cards = host_cards.find(pci.Sysfs(self.host.root),
                                          base.policy(**options))

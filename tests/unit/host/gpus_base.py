@@ -16,6 +16,7 @@ import os
 import pathlib
 import threading
 import time
+from typing import Any
 
 import fixtures
 
@@ -50,7 +51,7 @@ class TestCase(base.TestCase):
 
     def start(self, timeout: float = 30,
               terms: host_terms.Terms = host_terms.Terms(),
-              **options: object) -> None:
+              **options: Any) -> None:
         """Starts nova-compute, anew where it ran before."""
         self.hypervisor.detached.clear()
         self.gpus = self.new_gpus()

@@ -12,6 +12,7 @@
 
 import contextlib
 import threading
+from typing import Any
 
 import ddt
 import fixtures
@@ -251,8 +252,8 @@ class StuckTest(TestCase):
         # The periodic report and the resume of a guest, say.
         both = threading.Barrier(2)
 
-        class Attempts(dict[object, object]):
-            def get(self, *args: object) -> object:
+        class Attempts(dict[Any, Any]):
+            def get(self, *args: Any) -> Any:
                 found = super().get(*args)
                 with contextlib.suppress(threading.BrokenBarrierError):
                     both.wait(SHORT)

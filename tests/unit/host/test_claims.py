@@ -14,6 +14,7 @@
 
 import threading
 import time
+from typing import Any
 
 import fixtures
 
@@ -70,7 +71,13 @@ class ClaimTest(claims_base.TestCase):
         self.assertEqual([FIRST], self.claim(A))
         asked = []
         domains = self.hypervisor.domains
-        self.hypervisor.domains = lambda: asked.append(1) or domains()
+
+        def ask() -> Any:
+            asked.append(1)
+            return domains()
+
+        self.useFixture(fixtures.MockPatchObject(
+            self.hypervisor, 'domains', ask))
         self.assertEqual([FIRST], self.claim(A))
         self.assertEqual([], asked)
         self.assertEqual([FIRST, SECOND], self.claim(A, 2))
@@ -113,7 +120,7 @@ class ClaimTest(claims_base.TestCase):
         won, lost = [], []
         choose = picking.choose
 
-        def slowly_choose(*args: object) -> object:
+        def slowly_choose(*args: Any) -> Any:
             choice = choose(*args)
             time.sleep(0.01)
             return choice

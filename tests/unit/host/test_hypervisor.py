@@ -68,7 +68,7 @@ def gone() -> libvirt.libvirtError:
 
 class ConnectionTest(base.TestCase):
     def domains(self, *domains: Domain) -> list[tuple[str, bool]]:
-        return [tuple(description) for description in
+        return [(xml, running) for xml, running in
                 hypervisor.Connection(Connection(*domains)).domains()]
 
     def test_running_domain_is_described_twice(self) -> None:

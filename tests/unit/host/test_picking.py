@@ -14,6 +14,7 @@
 
 from collections.abc import Collection
 import itertools
+import random
 
 import hypothesis
 from hypothesis import strategies
@@ -59,6 +60,14 @@ def lost(picked: Collection[host_cards.Card],
     return available(own) - available([*own, *picked])
 
 
+def choose(free: Cards, count: int,
+           own: Collection[host_cards.Card] = ()) -> Cards:
+    """Picks cards where there are enough."""
+    picked = picking.choose(free, count, own)
+    assert picked is not None
+    return picked
+
+
 def buses(cards: Collection[host_cards.Card] | None) -> list[int] | None:
     return None if cards is None else [c.address.bus for c in cards]
 
@@ -70,10 +79,10 @@ class ChooseTest(base.TestCase):
     @hypothesis.given(hosts(1), strategies.integers(1, 8))
     def test_exactly_as_many_as_asked_for_or_none(
             self, free: Cards, count: int) -> None:
-        picked = picking.choose(free, count)
         if count > len(free):
-            self.assertIsNone(picked)
+            self.assertIsNone(picking.choose(free, count))
         else:
+            picked = choose(free, count)
             self.assertEqual(count, len({c.address for c in picked}))
             self.assertEqual(set(), set(picked) - set(free))
 
@@ -96,7 +105,7 @@ class ChooseTest(base.TestCase):
             strategies.sampled_from(free), min_size=1, unique=True))
         # Others cannot have what shares a group with its cards.
         count = data.draw(strategies.integers(len(own), len(free)))
-        picked = picking.choose(free, count, own)
+        picked = choose(free, count, own)
         self.assertEqual(set(), set(own) - set(picked))
         best = min(lost(choice, free, own)
                    for choice in itertools.combinations(free, count)
@@ -113,13 +122,13 @@ class ChooseTest(base.TestCase):
         count = data.draw(strategies.integers(1, len(own)))
         self.assertEqual(
             sorted(c.address for c in own)[:count],
-            [c.address for c in picking.choose(free, count, own)])
+            [c.address for c in choose(free, count, own)])
 
     @SETTINGS
     @hypothesis.given(hosts(1), strategies.integers(1, 7),
                       strategies.randoms(use_true_random=False))
     def test_choice_does_not_depend_on_the_order_of_cards(
-            self, free: Cards, count: int, random: object) -> None:
+            self, free: Cards, count: int, random: random.Random) -> None:
         shuffled = list(free)
         random.shuffle(shuffled)
         self.assertEqual(buses(picking.choose(free, count)),
@@ -130,7 +139,7 @@ class ChooseTest(base.TestCase):
     def test_cards_come_in_the_order_of_addresses(
             self, free: Cards, count: int) -> None:
         hypothesis.assume(count <= len(free))
-        picked = buses(picking.choose(free, count))
+        picked = [card.address for card in choose(free, count)]
         self.assertEqual(sorted(picked), picked)
 
 
@@ -142,7 +151,7 @@ class ChainTest(base.TestCase):
     def test_no_choice_takes_fewer_from_others(
             self, free: Cards, count: int) -> None:
         hypothesis.assume(count <= len(free))
-        picked = picking.choose(free, count)
+        picked = choose(free, count)
         best = min(lost(choice, free, ())
                    for choice in itertools.combinations(free, count))
         self.assertEqual(best, lost(picked, free, ()))

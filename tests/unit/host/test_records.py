@@ -169,6 +169,7 @@ time.sleep(1000)
 """], stdout=subprocess.PIPE)
         self.addCleanup(holder.wait)
         self.addCleanup(holder.kill)
+        assert holder.stdout is not None
         holder.stdout.readline()
         error = self.assertRaises(exceptions.RecordsUnavailable,
                                   self.withhold, self.first, 'y')

@@ -14,6 +14,7 @@
 """What happens to a card between two guests."""
 
 import threading
+from typing import Any
 
 import fixtures
 
@@ -251,9 +252,9 @@ class RaceTest(release_base.TestCase):
             self) -> None:
         self.start_with('while [ ! -e go -a -e "$0" ]; do sleep .02; done')
         stale = self.gpus._standing.cards_for
-        looks = []
+        looks: list[Any] = []
 
-        def look_and_lose(*args: object, **kwargs: object) -> object:
+        def look_and_lose(*args: Any, **kwargs: Any) -> Any:
             cards = stale(*args, **kwargs)
             if not looks:
                 # What B has seen is old when it claims.

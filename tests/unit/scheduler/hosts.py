@@ -19,7 +19,7 @@ from nova.scheduler import host_manager
 from nova.tests.unit.scheduler import fakes
 
 
-def host(name: str, **stats: str) -> host_manager.HostState:
+def host(name: str, **stats: str | None) -> host_manager.HostState:
     """A host whose compute node reported these statistics."""
     node = fakes.COMPUTE_NODES[0].obj_clone()
     node.host = node.hypervisor_hostname = name

@@ -10,6 +10,8 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
+from typing import Any
+
 import ddt
 from nova import objects
 from nova.scheduler.filters import aggregate_instance_extra_specs
@@ -39,7 +41,7 @@ HUGE = ('{"free_gpus": 1' + '0' * 5000 + '}', '[' * 100000)
 
 
 class TestCase(test.NoDBTestCase):
-    def passing(self, all_hosts: list[object],
+    def passing(self, all_hosts: list[Any],
                 spec: objects.RequestSpec) -> list[str]:
         """Names the hosts that our filter and Nova's own let through."""
         for one in (filters.FreeGPUsFilter(),

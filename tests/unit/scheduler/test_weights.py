@@ -10,6 +10,8 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
+from typing import Any
+
 import ddt
 from nova import objects
 from nova import test
@@ -19,7 +21,7 @@ from tests.unit.scheduler import hosts
 
 
 class TestCase(test.NoDBTestCase):
-    def best_first(self, weigher: object, all_hosts: list[object],
+    def best_first(self, weigher: Any, all_hosts: list[Any],
                    spec: objects.RequestSpec) -> list[str]:
         """Names the hosts in the order that one weigher gives them."""
         raw = weigher.weigh_objects(
