@@ -33,6 +33,7 @@ from oslo_log import log as logging
 
 from nova_gpu_passthru import conf
 from nova_gpu_passthru import exceptions
+from nova_gpu_passthru import flavor
 from nova_gpu_passthru.guest import domain
 from nova_gpu_passthru.host import cards as host_cards
 from nova_gpu_passthru.host import gpus
@@ -77,6 +78,7 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
                                    self.host_root)
         self._suspension = suspension.Suspension(self._host, self._gpus)
         self._pools = placement.Pools(virtapi)
+        self._nodename = ''
         self._has_metrics = False
 
     # The host
@@ -103,8 +105,11 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
         self._gpus.start(policy, CONF.gpu_passthru.detach_timeout, terms)
         requests = (list(nova_host.requests_on(host))
                     if self._gpus.has_candidates() else [])
-        self._gpus.restore((instance.uuid, request)
-                           for instance, request in requests)
+        if requests:
+            self._nodename = self._host.get_hostname()
+        self._gpus.restore(((instance.uuid, request)
+                            for instance, request in requests),
+                           self._with_allocated)
         for instance, _ in requests:
             self._suspension.recover(instance)
 
@@ -134,6 +139,7 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
     def update_provider_tree(self, provider_tree: Any, nodename: str,
                              *args: Any, **kwargs: Any) -> None:
         super().update_provider_tree(provider_tree, nodename, *args, **kwargs)
+        self._nodename = nodename
         self._pools.update(provider_tree, nodename, self._gpus.usage().pools)
 
     # A guest that comes
@@ -363,10 +369,8 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
         """
         try:
             request = nova_host.request_of(instance)
-            if request is not None and request.asks_placement:
-                request = self._pools.allocated_to(
-                    instance.uuid, request,
-                    keeps_cards=bool(self._gpus.held_by(instance.uuid)))
+            if request is not None:
+                request = self._with_allocated(instance.uuid, request)
             return self._gpus.claim(instance['uuid'], request)
         except exceptions.InvalidFlavor as error:
             raise exception.InstanceUnacceptable(
@@ -377,3 +381,15 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
         LOG.warning('%s', refused, instance=instance)
         raise exception.ComputeResourcesUnavailable(
             reason=str(refused)) from refused
+
+    def _with_allocated(self, uuid: str,
+                        request: flavor.GPURequest) -> flavor.GPURequest:
+        """Adds to a request of an instance what Placement gave it.
+
+        :raises NotEnoughGPUs: if Placement does not tell and has to
+        """
+        if not request.asks_placement:
+            return request
+        return self._pools.allocated_to(
+            uuid, request, self._nodename, self._gpus.models,
+            self._gpus.models_of(uuid))

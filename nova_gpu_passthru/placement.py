@@ -19,7 +19,7 @@ eight cards would make 70, and four request groups 1680.
 """
 
 import collections
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 import dataclasses
 from typing import Any
 import urllib.parse
@@ -58,7 +58,6 @@ class Pools:
 
     def __init__(self, virtapi: Any) -> None:
         self._virtapi = virtapi
-        self._models: dict[str, str] = {}
 
     def update(self, tree: provider_tree.ProviderTree, nodename: str,
                pools: Iterable[host_pools.Pool]) -> None:
@@ -75,10 +74,10 @@ class Pools:
         by_name = {_name(nodename, pool.model): pool for pool in pools}
         known = {tree.data(uuid).name
                  for uuid in tree.get_provider_uuids_in_tree(nodename)}
-        prefix = _name(nodename, '')
-        for name in sorted({n for n in known if n.startswith(prefix)} |
-                           by_name.keys()):
-            model = name.removeprefix(prefix).replace('_', ':')
+        for name in sorted(known | by_name.keys()):
+            model = _model(nodename, name)
+            if model is None:
+                continue
             pool = by_name.get(name, host_pools.Pool(model))
             try:
                 self._update_pool(tree, nodename, name, pool)
@@ -89,48 +88,65 @@ class Pools:
                             {'name': name, 'error': error})
 
     def allocated_to(self, consumer: str, request: flavor.GPURequest,
-                     keeps_cards: bool) -> flavor.GPURequest:
+                     nodename: str, models: Collection[str],
+                     had: Mapping[str, int]) -> flavor.GPURequest:
         """Adds to a request from which pools Placement gave the cards.
 
         :param consumer: the instance's uuid
         :param request: what it asks for
-        :param keeps_cards: whether it has cards of this host already, and
-            can do without an answer
+        :param nodename: the compute node's name
+        :param models: of which models this host has cards for guests
+        :param had: how many cards of each model the instance has here
+            already, which will do without an answer
         :raises NotEnoughGPUs: if Placement does not tell, and the host has
             cards of several models
         """
+        by_model: Mapping[str, int] = {}
         try:
-            allocations = self._virtapi.reportclient.get_allocs_for_consumer(
-                nova_context.get_admin_context(), consumer)['allocations']
+            by_model = self._allocated_models(consumer, nodename)
         except (keystone_exceptions.ClientException,
                 exception.NovaException) as error:
-            allocations, answer = {}, str(error)
+            answer = str(error)
         else:
             answer = 'it allocated another number'
-        by_model = {
-            self._models[uuid]: allocation['resources'][PGPU]
-            for uuid, allocation in allocations.items()
-            if uuid in self._models and PGPU in allocation['resources']}
-        if (sum(by_model.values()) != request.count and not keeps_cards and
-                len(set(self._models.values())) > 1):
-            raise exceptions.NotEnoughGPUs(
-                f'Placement does not tell which GPUs instance {consumer} was '
-                f'given, and this host has several models: {answer}.')
+        if sum(by_model.values()) != request.count:
+            if not had and len(models) > 1:
+                raise exceptions.NotEnoughGPUs(
+                    f'Placement does not tell which GPUs instance {consumer} '
+                    f'was given, and this host has several models: {answer}.')
+            by_model = {} if request.model else had
         return dataclasses.replace(request, allocated=by_model)
+
+    def _allocated_models(self, consumer: str,
+                          nodename: str) -> dict[str, int]:
+        """Reads what is allocated to an instance on this host, by model."""
+        context = nova_context.get_admin_context()
+        reportclient = self._virtapi.reportclient
+        allocations = reportclient.get_allocs_for_consumer(
+            context, consumer)['allocations']
+        found = {}
+        for provider, allocation in allocations.items():
+            if PGPU in allocation['resources']:
+                # By its name, which Nova has at hand or asks for: guests are
+                # started before Nova lets the pools be updated, and a pool
+                # may be of a model whose last card was replaced.
+                model = _model(nodename, reportclient
+                               .get_resource_provider_name(context, provider))
+                if model is not None:
+                    found[model] = allocation['resources'][PGPU]
+        return found
 
     def _update_pool(self, tree: provider_tree.ProviderTree, nodename: str,
                      name: str, pool: host_pools.Pool) -> None:
         allocated: Mapping[str, int] = {}
         if tree.exists(name):
             uuid = tree.data(name).uuid
-            self._models[uuid] = pool.model
             allocated = self._allocated(uuid)
         used = sum(allocated.values())
         total = max(pool.total, used)
         if total == 0:
             # Placement refuses an inventory with nothing in it.
             if tree.exists(name):
-                self._models.pop(tree.data(name).uuid, None)
                 tree.remove(name)
             return
         if not tree.exists(name):
@@ -138,7 +154,6 @@ class Pools:
                 return
             tree.new_child(name, nodename, uuid=reports.pool_uuid(
                 tree.data(nodename).uuid, pool.model))
-            self._models[tree.data(name).uuid] = pool.model
         tree.update_inventory(name, {PGPU: {
             'total': total, 'reserved': min(total, _reserved(pool, allocated)),
             'min_unit': 1, 'max_unit': total, 'step_size': 1,
@@ -150,10 +165,15 @@ class Pools:
 
         Names are unique in all of Placement. With one that is taken, Nova
         could not report anything of this host any more.
+
+        :raises NovaException: if Placement does not tell, and so does
+            keystoneauth1's ClientException
         """
         response = self._virtapi.reportclient.get(
             f'/resource_providers?name={urllib.parse.quote(name)}')
-        found = response.json()['resource_providers'] if response else []
+        if not response:
+            raise exception.ResourceProviderRetrievalFailed(uuid=name)
+        found = response.json()['resource_providers']
         for provider in found:
             LOG.error('The pool %(name)s is not reported: Placement has a '
                       'provider of that name that is not of this host. Delete '
@@ -182,6 +202,14 @@ class Pools:
 
 def _name(nodename: str, model: str) -> str:
     return f'{nodename}_gpu_{model.replace(":", "_")}'
+
+
+def _model(nodename: str, name: str) -> str | None:
+    """The model of the pool of that name, None for one that is no pool."""
+    prefix = _name(nodename, '')
+    if not name.startswith(prefix):
+        return None
+    return name.removeprefix(prefix).replace('_', ':')
 
 
 def _instance_of(context: nova_context.RequestContext, consumer: str) -> str:

@@ -150,7 +150,16 @@ class Claims:
                         f'allocated cards of model {allocated} to it.')
             held = self._held()
             own_addresses = held.pop(uuid, frozenset())
-            moved = self._renumbered(uuid, cards)
+            moved = self.moved(uuid, cards)
+            for card in cards:
+                if card.address in moved:
+                    LOG.warning('The domain of instance %(uuid)s names '
+                                '%(address)s, where it had a card of model '
+                                '%(had)s; now a %(has)s is there, so its '
+                                'cards are picked anew',
+                                {'uuid': uuid, 'address': card.address,
+                                 'had': moved[card.address],
+                                 'has': card.model})
             own = [card for card in cards
                    if card.addresses & own_addresses and
                    card.address not in moved]
@@ -187,8 +196,10 @@ class Claims:
                         f'does not tell which cards are in use; see the log '
                         f'of nova-compute.')
                 if more is None:
+                    given = (f', and Placement allocated {count} of model '
+                             f'{model} to it' if request.allocated else '')
                     raise exceptions.NotEnoughGPUs(
-                        f'Instance {uuid} asks for {request}; of '
+                        f'Instance {uuid} asks for {request}{given}; of '
                         f'{len(fitting)} such on this host {len(free)} are '
                         f'free for it.')
                 picked += more
@@ -250,8 +261,7 @@ class Claims:
         """
         with self._lock:
             self._domains.read_new()
-            devices = self._domains.devices.get(uuid)
-            models = devices.models if devices is not None else {}
+            models = self._models_in_domain(uuid)
             present = {card.address: card.model for card in cards
                        if card.on_stub}
             for address, model in models.items():
@@ -317,6 +327,37 @@ class Claims:
         with self._lock:
             return self._claimed.get(uuid, frozenset())
 
+    def models_of(self, uuid: str, cards: Iterable[host_cards.Card]
+                  ) -> dict[str, int]:
+        """Tells how many cards of each model an instance was given last.
+
+        :param cards: all cards of this host
+        """
+        with self._lock:
+            given = self.claimed_by(uuid) or self.held_by(uuid)
+            models = self._models_in_domain(uuid)
+            return dict(collections.Counter(
+                models.get(card.address, card.model) for card in cards
+                if card.addresses & given))
+
+    def moved(self, uuid: str, cards: Iterable[host_cards.Card]
+              ) -> dict[pci.PCIAddress, str]:
+        """Finds addresses by which an instance's domain means another card.
+
+        Bus numbers may change when the host boots, and cards be replaced.
+
+        :param cards: all cards of this host
+        :returns: by the address, the model that the card there had
+        """
+        with self._lock:
+            models = self._models_in_domain(uuid)
+            return {card.address: models[card.address] for card in cards
+                    if models.get(card.address, card.model) != card.model}
+
+    def _models_in_domain(self, uuid: str) -> Mapping[pci.PCIAddress, str]:
+        devices = self._domains.devices.get(uuid)
+        return devices.models if devices is not None else {}
+
     def runs(self, uuid: str) -> bool:
         """Whether an instance's domain was running when it was last read."""
         with self._lock:
@@ -330,29 +371,6 @@ class Claims:
             for uuid, addresses in more.items():
                 held[uuid] = held.get(uuid, frozenset()) | addresses
         return held
-
-    def _renumbered(self, uuid: str, cards: Iterable[host_cards.Card]
-                    ) -> dict[pci.PCIAddress, str]:
-        """Finds addresses by which an instance's domain means another card.
-
-        Bus numbers may change when the host boots.
-
-        :returns: by the address, the model that the card there had
-        """
-        devices = self._domains.devices.get(uuid)
-        models = devices.models if devices is not None else {}
-        moved = {}
-        for card in cards:
-            model = models.get(card.address, card.model)
-            if model != card.model:
-                moved[card.address] = model
-                LOG.warning('The domain of instance %(uuid)s names '
-                            '%(address)s, where it had a card of model '
-                            '%(had)s; now a %(has)s is there, so its cards '
-                            'are picked anew',
-                            {'uuid': uuid, 'address': card.address,
-                             'had': model, 'has': card.model})
-        return moved
 
 
 def available(cards: Iterable[host_cards.Card],

@@ -12,7 +12,7 @@
 
 """All GPUs of this host: found, detached, claimed, released, counted."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 import contextlib
 import os
 
@@ -38,6 +38,10 @@ from nova_gpu_passthru.host import terms as host_terms
 from nova_gpu_passthru import telemetry as gpu_telemetry
 
 LOG = logging.getLogger(__name__)
+
+
+def _unchanged(uuid: str, request: flavor.GPURequest) -> flavor.GPURequest:
+    return request
 
 
 class HostGPUs:
@@ -199,29 +203,35 @@ class HostGPUs:
                              'what': refused[card.address]})
         return refused
 
-    def restore(self, requests: Iterable[tuple[str, flavor.GPURequest]]
-                ) -> None:
+    def restore(self, requests: Iterable[tuple[str, flavor.GPURequest]],
+                completed: Callable[[str, flavor.GPURequest],
+                                    flavor.GPURequest] = _unchanged) -> None:
         """Claims again, after a restart, for the instances of this host.
 
         Most have a domain that names their cards. One that lost it when the
         service ended, in a hard reboot say, or that was about to get more in
         a resize, gets cards picked for it now, so that nobody takes the last
-        ones before it starts. So does one whose card is gone, unless it runs.
+        ones before it starts. So does one whose card is gone, or is another
+        one by now, unless it runs.
 
         :param requests: uuid and request of each instance that asks for GPUs
+        :param completed: adds to a request what is asked for only where cards
+            have to be picked; may raise NotEnoughGPUs
         """
         lacking = []
         for uuid, request in requests:
             held = self._claims.held_by(uuid)
             self._claims.keep(uuid)
             runs = self._claims.runs(uuid)
-            if sum(bool(card.addresses & held) and (runs or not card.gone)
+            moved = self._claims.moved(uuid, self._survey.cards)
+            if sum(bool(card.addresses & held) and (runs or not (
+                    card.gone or card.address in moved))
                    for card in self._survey.cards) < request.count:
                 lacking.append((uuid, request))
         for uuid, request in lacking:
             refused = ''
             try:
-                self.claim(uuid, request)
+                self.claim(uuid, completed(uuid, request))
             except exceptions.NotEnoughGPUs as error:
                 refused = str(error)
             if refused:
@@ -295,6 +305,16 @@ class HostGPUs:
     def held_by(self, uuid: str) -> frozenset[pci.PCIAddress]:
         """What an instance holds, by a claim or by its domain."""
         return self._claims.held_by(uuid)
+
+    def models_of(self, uuid: str) -> dict[str, int]:
+        """Tells how many cards of each model an instance was given."""
+        return self._claims.models_of(uuid, self._survey.cards)
+
+    @property
+    def models(self) -> frozenset[str]:
+        """The models of the cards that guests can be given."""
+        return frozenset(card.model for card in self._survey.cards
+                         if card.offered)
 
     def holders(self) -> dict[pci.PCIAddress, tuple[str, ...]]:
         """Tells who holds each card: uuids by the card's address."""

@@ -13,6 +13,7 @@
 """Pools in Nova's provider tree, with Placement's allocations made up."""
 
 import collections
+from collections.abc import Collection, Mapping
 
 from keystoneauth1 import exceptions as keystone_exceptions
 from nova.compute import provider_tree
@@ -26,6 +27,7 @@ from nova_gpu_passthru.host import pools
 from nova_gpu_passthru import placement
 
 NODE, ROOT = 'node1', 'aaaaaaaa-0000-4000-8000-000000000000'
+ELSEWHERE = 'bbbbbbbb-0000-4000-8000-000000000000'
 A, B, MIGRATION = 'instance-a', 'instance-b', 'migration-of-a'
 NAME, MODEL = 'node1_gpu_10de_2330', '10de:2330'
 
@@ -38,6 +40,7 @@ class ReportClient:
     :ivar given: how many GPUs each consumer has
     :ivar failure: what Placement answers with
     :ivar taken: the name of a provider that is not of this host
+    :ivar status: the code with which it answers about names
     """
 
     def __init__(self) -> None:
@@ -45,6 +48,7 @@ class ReportClient:
         self.failure: Exception | None = None
         self.provider = ''
         self.taken = ''
+        self.status = 200
 
     def get_allocations_for_resource_provider(
             self, context: object, uuid: str) -> Allocations:
@@ -61,17 +65,29 @@ class ReportClient:
             raise self.failure
         return {'allocations': {
             ROOT: {'resources': {'VCPU': 8}},
-            self.provider: {'resources': {'PGPU': self.given[consumer]}}
+            self.provider: {'resources': {'PGPU': self.given[consumer]}},
+            # While an instance is evacuated it has a part on both hosts.
+            ELSEWHERE: {'resources': {'PGPU': 1}}
         } if consumer in self.given else {}}
+
+    def get_resource_provider_name(self, context: object, uuid: str) -> str:
+        return {self.provider: NAME, ELSEWHERE: 'node2_gpu_10de_2330'}[uuid]
 
     def get(self, url: str) -> 'Response':
         return Response([{'uuid': 'of-somebody-else'}]
-                        if url.endswith(f'?name={self.taken}') else [])
+                        if url.endswith(f'?name={self.taken}') else [],
+                        self.status)
 
 
 class Response:
-    def __init__(self, providers: list[dict[str, str]]) -> None:
+    """What requests gives, which is false when it failed."""
+
+    def __init__(self, providers: list[dict[str, str]], status: int) -> None:
         self._providers = providers
+        self._status = status
+
+    def __bool__(self) -> bool:
+        return self._status < 400
 
     def json(self) -> dict[str, list[dict[str, str]]]:
         return {'resource_providers': self._providers}
@@ -188,27 +204,26 @@ class AllocatedTest(TestCase):
         self.assertEqual({MODEL: 2}, self.allocated(A))
         self.assertEqual({}, self.allocated(B))
 
-    def test_pools_are_known_again_after_a_restart(self) -> None:
+    def test_pools_are_known_before_they_are_updated(self) -> None:
         self.update(pools.Pool(MODEL, total=8))
         self.client.given = {A: 2}
         self.pools = placement.Pools(VirtAPI(self.client))
-        self.update(pools.Pool(MODEL, total=8, held={A: 2}))
         self.assertEqual({MODEL: 2}, self.allocated(A))
 
     def test_silence_does_not_matter_where_all_cards_are_alike(self) -> None:
-        self.update(pools.Pool(MODEL, total=8))
         self.client.failure = keystone_exceptions.ConnectFailure('down')
         self.assertEqual({}, self.allocated(A))
 
     def test_silence_refuses_where_there_are_several_models(self) -> None:
-        self.update(pools.Pool(MODEL, total=8),
-                    pools.Pool('1002:74a1', total=1))
         self.client.failure = keystone_exceptions.ConnectFailure('down')
-        error = self.assertRaises(exceptions.NotEnoughGPUs, self.allocated, A)
+        two = (MODEL, '1002:74a1')
+        error = self.assertRaises(exceptions.NotEnoughGPUs, self.allocated, A,
+                                  models=two)
         self.assertIn('down', str(error))
         self.assertIn(A, str(error))
-        # One that has its cards goes on with them.
-        self.assertEqual({}, self.allocated(A, keeps_cards=True))
+        # One that has its cards goes on with them, and with no others.
+        self.assertEqual({MODEL: 2}, self.allocated(
+            A, models=two, had={MODEL: 2}))
 
     def test_name_of_another_host_is_left_alone(self) -> None:
         self.client.taken = NAME
@@ -219,8 +234,16 @@ class AllocatedTest(TestCase):
         self.assertIn('resource provider delete of-somebody-else',
                       self.stdlog.logger.output)
 
-    def allocated(self, consumer: str,
-                  keeps_cards: bool = False) -> dict[str, int]:
+    def test_silence_about_a_name(self) -> None:
+        self.client.status = 503
+        self.update(pools.Pool(MODEL, total=8))
+        self.assertFalse(self.providers.exists(NAME))
+        self.client.status = 200
+        self.update(pools.Pool(MODEL, total=8))
+        self.assertTrue(self.providers.exists(NAME))
+
+    def allocated(self, consumer: str, models: Collection[str] = (MODEL,),
+                  had: Mapping[str, int] | None = None) -> dict[str, int]:
         return dict(self.pools.allocated_to(
-            consumer, flavor.GPURequest(2, asks_placement=True),
-            keeps_cards).allocated)
+            consumer, flavor.GPURequest(2, asks_placement=True), NODE,
+            models, had or {}).allocated)
