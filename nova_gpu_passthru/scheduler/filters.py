@@ -31,8 +31,9 @@ LOG = logging.getLogger(__name__)
 class FreeGPUsFilter(filters.CandidateFilterMixin, filters.BaseHostFilter):
     """Passes hosts with enough free GPUs, and any host to other flavors.
 
-    Where a flavor names a model and asks Placement too, allocations from
-    pools of other models are dropped: Placement does not know that key.
+    Where a flavor asks Placement too, that has counted. Allocations from what
+    is no pool of the host are dropped, and where the flavor names a model,
+    from pools of other models: Placement does not know that key.
 
     A rebuild stays on its host with the cards that it has, so it is not
     filtered.
@@ -65,29 +66,38 @@ class FreeGPUsFilter(filters.CandidateFilterMixin, filters.BaseHostFilter):
 
     def _passes(self, host: Any, request: flavor.GPURequest) -> bool:
         try:
-            free = (reports.read(host).free(request.model) -
+            report = reports.read(host)
+            free = (report.free(request.model) -
                     request.count * reports.placed_on(host))
         except ValueError as error:
             LOG.warning('%(host)s does not pass: its gpu_passthru statistics '
                         'make no sense: %(error)s',
                         {'host': host, 'error': error})
             return False
+        if request.asks_placement and getattr(host, 'allocation_candidates',
+                                              None):
+            return self._has_candidate(host, request, report)
         if free < request.count:
             LOG.debug('%(host)s does not pass: it has %(free)d free, and the '
                       'flavor asks for %(request)s',
                       {'host': host, 'free': free, 'request': request})
             return False
-        return self._has_candidate(host, request)
+        return True
 
-    def _has_candidate(self, host: Any, request: flavor.GPURequest) -> bool:
-        """Drops what Placement would take from pools of other models."""
-        if not (request.asks_placement and request.model and
-                getattr(host, 'allocation_candidates', None)):
-            return True
-        pool = reports.pool_uuid(host.uuid, request.model)
+    def _has_candidate(self, host: Any, request: flavor.GPURequest,
+                       report: reports.Report) -> bool:
+        """Drops what Placement would take from elsewhere than fitting pools.
+
+        It has counted, and more than a report can tell: when a guest goes,
+        its cards are free in Placement at once, but in the report only after
+        the next period.
+        """
+        pools = {reports.pool_uuid(host.uuid, model)
+                 for model in report.free_by_model
+                 if request.model in (None, model)}
 
         def fits(candidate: Mapping[str, Any]) -> bool:
-            return all(uuid == pool for uuid, allocation in
+            return all(uuid in pools for uuid, allocation in
                        candidate['allocations'].items()
                        if resource_classes.PGPU in allocation['resources'])
 

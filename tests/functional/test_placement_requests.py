@@ -53,6 +53,17 @@ class FlavorTest(placement.PlacementTestCase):
         self.assertNoHost(server)
         self.assertGPUs(self.create_pgpu_server(), base.CARD_2)
 
+    def test_what_a_guest_gave_back_is_given_at_once(self) -> None:
+        """As above: the report still says that it is held."""
+        self.add_host('host1', base.ONE_CARD)
+        for specs in ({}, {'free_gpus': '>=1'},
+                      {'gpu_passthru:model': base.T400}):
+            server = self.create_server({'resources:PGPU': '1', **specs})
+            self.run_periodic()
+            self._delete_server(server)
+            self.assertFree(0, 'host1')
+        self.assertGPUs(self.create_pgpu_server(), base.CARD_1)
+
     def test_the_next_host_is_found_without_a_refusal(self) -> None:
         self.add_host('host1', base.ONE_CARD)
         self.add_host('host2', base.ONE_CARD)

@@ -129,8 +129,9 @@ class HookTest(TestCase):
 
     def test_a_card_is_not_given_before_the_next_report(self) -> None:
         self.give_and_take()
-        # Placement and the scheduler believe that two are free.
-        self.create_pgpu_server(2, state='ERROR')
+        # Nova updates the pools when an instance goes.
+        self.assertPool('host1', 2, reserved=1)
+        self.assertNoHost(self.create_pgpu_server(2, state='ERROR'))
         self.assertGPUs(self.create_pgpu_server(), base.CARD_2)
 
     def test_both_cards_of_a_server_are_released_side_by_side(self) -> None:

@@ -208,10 +208,12 @@ class OtherFiltersTest(TestCase):
 class CandidatesTest(test.NoDBTestCase):
     """Placement does not know gpu_passthru:model."""
 
-    def candidates(self, extra_specs: dict[str, str],
-                   *models: str) -> list[str]:
+    def candidates(self, extra_specs: dict[str, str], *models: str,
+                   free: int = 4, m10de_2330: int = 2,
+                   m10de_1eb8: int = 2) -> list[str]:
         """From pools of which models Placement may still take the card."""
-        host = hosts.gpu_host('one', 4, m10de_2330=2, m10de_1eb8=2)
+        host = hosts.gpu_host('one', free, m10de_2330=m10de_2330,
+                              m10de_1eb8=m10de_1eb8)
         pools = {reports.pool_uuid(host.uuid, model): model
                  for model in models}
         host.allocation_candidates = [
@@ -237,3 +239,18 @@ class CandidatesTest(test.NoDBTestCase):
     def test_without_a_model_any_pool_will_do(self) -> None:
         self.assertEqual(['10de:2330', '10de:1eb8'], self.candidates(
             {'resources:PGPU': '1'}, '10de:2330', '10de:1eb8'))
+
+    def test_placement_knows_better_than_the_report(self) -> None:
+        """A guest has gone since; a host without candidates is as reported."""
+        full = {'m10de_2330': 0, 'm10de_1eb8': 0}
+        asks = {'resources:PGPU': '1', 'free_gpus': '>=1'}
+        self.assertEqual(['10de:2330'], self.candidates(
+            asks, '10de:2330', free=0, **full))
+        self.assertEqual([], self.candidates(asks, free=0, **full))
+        self.assertFalse(filters.FreeGPUsFilter().host_passes(
+            hosts.gpu_host('none', 0), hosts.request(asks)))
+
+    def test_providers_that_are_no_pools_are_dropped(self) -> None:
+        """PGPU is what Cyborg reports its GPUs as, too."""
+        self.assertEqual([], self.candidates(
+            {'resources:PGPU': '1'}, '10de:ffff'))
