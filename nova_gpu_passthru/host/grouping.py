@@ -105,7 +105,7 @@ def group(functions: Functions, policy: host_policy.Policy
         own = [f for f in slot if f.physfn is None]
         if is_integrated(main, functions):
             # The rest of the slot is the machine's USB and security.
-            own = [f for f in own if f.vendor == main.vendor and
+            own = [f for f in own if f == main or f.vendor == main.vendor and
                    (f.base_class == DISPLAY or f.subclass in AUDIO)]
         own += _audio_on_board(main, functions)
         yield main, tuple(sorted(own, key=lambda f: f.address))

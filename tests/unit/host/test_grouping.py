@@ -118,6 +118,18 @@ class HostDisplayTest(base.TestCase):
         self.assertEqual({'0000:07:00.0': ['0000:07:00.1']},
                          self.offered(apu, include=['0000:07:00.0']))
 
+    # Intel's NPU at the root bus, and what stands beside CPU functions.
+    def test_included_accelerator_of_the_cpu_is_a_card_by_itself(
+            self) -> None:
+        self.assertEqual({'0000:00:0b.0': []}, self.offered(
+            '0000:00:0b.0 120000 8086:7d1d group=5',
+            include=['8086:7d1d']))
+        beside = """
+            0000:c5:00.1 120000 1002:17f0 group=5
+            0000:c5:00.2 108000 1022:17e0 group=6"""
+        self.assertEqual({'0000:c5:00.1': []}, self.offered(
+            beside, include=['0000:c5:00.1']))
+
     def test_amds_card_with_its_own_functions_is_not(self) -> None:
         # https://github.com/canonical/lxd/issues/12643: two groups
         self.assertEqual({'0000:c3:00.0': ['0000:c3:00.1']}, self.offered("""
