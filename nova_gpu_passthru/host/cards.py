@@ -26,6 +26,7 @@ from nova_gpu_passthru.host import policy as host_policy
 _SERVICE_DISPLAYS = {
     0x1a03: "an ASPEED management controller's",
     0x102b: "a Matrox management controller's",
+    0x19e5: "a Huawei management controller's",
     0x1013: 'an emulated Cirrus',
     0x1234: 'an emulated QEMU',
     0x1b36: 'an emulated QXL',

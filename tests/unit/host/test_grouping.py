@@ -82,8 +82,9 @@ class HostDisplayTest(base.TestCase):
 
     # A compute node that is itself a virtual machine: jaypipes/ghw,
     # testdata/snapshots/linux-amd64-accel-nvidia.tar.gz
+    # 19e5: of Kunpeng servers, drivers/gpu/drm/hisilicon/hibmc of Linux
     @ddt.data('1af4:1050', '1234:1111', '1b36:0100', '1013:00b8',
-              '15ad:0405', '1a03:2000', '102b:0533')
+              '15ad:0405', '1a03:2000', '102b:0533', '19e5:1711')
     def test_emulated_and_controllers_displays_need_to_be_included(
             self, model: str) -> None:
         host = f'{GPU} 030000 {model} group=1'
