@@ -12,9 +12,13 @@
 
 """The options of [gpu_passthru]."""
 
+from collections.abc import Iterable
+from typing import Any
+
 from oslo_config import cfg
 from oslo_config import types
 
+from nova_gpu_passthru import exceptions
 from nova_gpu_passthru.host import hook
 from nova_gpu_passthru.host import policy
 from nova_gpu_passthru.host import records
@@ -190,17 +194,40 @@ def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
     return [(GROUP, [*OPTS, *SCHEDULER_OPTS])]
 
 
+def check(conf: cfg.ConfigOpts, opts: Iterable[cfg.Opt] = OPTS) -> None:
+    """Looks whether all options have values that they can have.
+
+    oslo.config itself looks at a value when it is asked for, and some are
+    asked for when the first guest comes.
+
+    :param opts: of the group, those of a compute host by default
+    :raises InvalidOption: if one does not; it is named, and its value quoted
+    """
+    for opt in opts:
+        _value(conf, opt.dest)
+
+
+def _value(conf: cfg.ConfigOpts, name: str) -> Any:
+    try:
+        return conf.gpu_passthru[name]
+    except (cfg.Error, ValueError) as error:
+        raise exceptions.InvalidOption(
+            f'[gpu_passthru] {name} cannot be used: {error}. Correct the '
+            f'value and start again.') from error
+
+
 def read_policy(conf: cfg.ConfigOpts) -> policy.Policy:
     """Reads the options that decide about cards.
 
     :raises InvalidDeviceEntry: if an entry of include or exclude is neither
         a PCI address nor vendor:device; the text is quoted
+    :raises InvalidOption: if boot_vga is none of its choices
     """
     options = conf.gpu_passthru
     return policy.Policy(
         include=policy.DeviceList.parse(options.include, 'include'),
         exclude=policy.DeviceList.parse(options.exclude, 'exclude'),
-        boot_vga=policy.BootVGA(options.boot_vga))
+        boot_vga=policy.BootVGA(_value(conf, 'boot_vga')))
 
 
 def read_terms(conf: cfg.ConfigOpts) -> terms.Terms:

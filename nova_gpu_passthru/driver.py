@@ -88,6 +88,7 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
         """Finds and detaches the GPUs before any guest is resumed."""
         try:
             releases.check(nova_version.version_string())
+            conf.check(CONF)
             policy = conf.read_policy(CONF)
             terms = conf.read_terms(CONF)
         except exceptions.GPUPassthruError as error:

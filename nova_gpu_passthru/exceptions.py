@@ -25,6 +25,10 @@ class InvalidPCIAddress(GPUPassthruError, ValueError):
     """A text that should name a PCI function does not."""
 
 
+class InvalidOption(GPUPassthruError, ValueError):
+    """An option has a value that it cannot have."""
+
+
 class InvalidDeviceEntry(GPUPassthruError, ValueError):
     """An entry of [gpu_passthru] include or exclude cannot be understood."""
 

@@ -46,8 +46,9 @@ def of_host(config: cfg.ConfigOpts) -> Iterator[findings.Finding]:
     yield from of_configuration(config)
     yield from of_kernel(sysfs)
     try:
+        conf.check(config)
         policy = host_view.read_policy(config)
-    except exceptions.InvalidDeviceEntry:
+    except (exceptions.InvalidDeviceEntry, exceptions.InvalidOption):
         return  # of_configuration() has told
     owners = iomem.owners()
     cards = [health.obstructed(card, owners)
@@ -78,6 +79,11 @@ def of_configuration(config: cfg.ConfigOpts) -> Iterator[findings.Finding]:
             'nova.conf',
             f'compute_driver is {config.compute_driver or "not set"}',
             f'set [DEFAULT] compute_driver = {DRIVER}')
+    try:
+        conf.check(config)
+    except exceptions.InvalidOption as error:
+        yield findings.Finding('nova.conf', str(error), 'correct the value')
+        return
     try:
         conf.read_policy(config)
     except exceptions.InvalidDeviceEntry as error:

@@ -26,6 +26,7 @@ from oslo_config import cfg
 
 from nova_gpu_passthru.cmd import cloud
 from nova_gpu_passthru.cmd import findings
+from nova_gpu_passthru import conf
 from nova_gpu_passthru import exceptions
 from nova_gpu_passthru import flavor
 from nova_gpu_passthru.scheduler import reports
@@ -48,6 +49,7 @@ _TRAIT = re.compile(
 def register_opts(config: cfg.ConfigOpts) -> None:
     """Makes Nova's options of a scheduler known, with its defaults."""
     scheduler_options.register_opts(config)
+    conf.register_scheduler_opts(config)
 
 
 def of_filters(config: cfg.ConfigOpts) -> Iterator[findings.Finding]:
@@ -91,10 +93,14 @@ def of_filters(config: cfg.ConfigOpts) -> Iterator[findings.Finding]:
 
 
 def of_weighers(config: cfg.ConfigOpts) -> Iterator[findings.Finding]:
-    """Looks at weight_classes.
+    """Looks at weight_classes and the multipliers.
 
     :param config: a scheduler's
     """
+    try:
+        conf.check(config, conf.SCHEDULER_OPTS)
+    except exceptions.InvalidOption as error:
+        yield findings.Finding('nova.conf', str(error), 'correct the value')
     enabled: set[str] = set()
     modules: set[str] = set()
     for name in config.filter_scheduler.weight_classes:

@@ -15,6 +15,7 @@ import pathlib
 import ddt
 import fixtures
 from oslo_config import cfg
+from oslo_config import generator
 
 from nova_gpu_passthru import conf
 from nova_gpu_passthru import exceptions
@@ -22,6 +23,8 @@ from nova_gpu_passthru.host import pci
 from nova_gpu_passthru.host import policy as host_policy
 from nova_gpu_passthru.host import terms as host_terms
 from tests.unit import base
+
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 class TestCase(base.TestCase):
@@ -31,6 +34,7 @@ class TestCase(base.TestCase):
         with open(file, 'w') as stream:
             stream.write(f'[gpu_passthru]\n{lines}\n')
         config = cfg.ConfigOpts()
+        config.register_opt(cfg.StrOpt('state_path', default='/var/lib/nova'))
         conf.register_opts(config)
         config(['--config-file', file], project='nova')
         return config
@@ -104,29 +108,45 @@ class OptionsTest(TestCase):
                       self.policy(f'boot_vga = {choice.value}').boot_vga)
 
     def test_other_choices_are_refused(self) -> None:
-        error = self.assertRaises(cfg.ConfigFileValueError, self.policy,
+        error = self.assertRaises(exceptions.InvalidOption, self.policy,
                                   'boot_vga = maybe')
-        self.assertIn('maybe', str(error))
+        self.assertIn("[gpu_passthru] boot_vga cannot be used", str(error))
+        self.assertIn("'maybe'", str(error))
 
-    @ddt.data('0', '-1', 'soon')
-    def test_timeout_is_a_positive_number(self, text: str) -> None:
-        config = self.read(f'detach_timeout = {text}')
-        self.assertRaises(cfg.ConfigFileValueError,
-                          lambda: config.gpu_passthru.detach_timeout)
+    @ddt.unpack
+    @ddt.data(('boot_vga', 'maybe'), ('detach_timeout', '0'),
+              ('detach_timeout', '-1'), ('detach_timeout', 'soon'),
+              ('guest_numa_placement', 'perhaps'),
+              ('metrics_file', '$nothing/of_that_name'),
+              ('release_hook_timeout', '0'), ('hold_after_release', '2'),
+              ('state_dir', '$nothing/of_that_name'))
+    def test_value_of_another_kind_is_refused_with_its_option(
+            self, name: str, text: str) -> None:
+        error = self.assertRaises(exceptions.InvalidOption, conf.check,
+                                  self.read(f'{name} = {text}'))
+        self.assertIn(f'[gpu_passthru] {name} cannot be used', str(error))
+        self.assertIn('Correct the value', str(error))
+
+    def test_defaults_are_values_that_the_options_can_have(self) -> None:
+        conf.check(self.read())
 
     def test_options_may_be_registered_twice(self) -> None:
         config = self.read()
         conf.register_opts(config)
         self.assertEqual([], config.gpu_passthru.include)
 
-    def test_every_option_is_in_the_sample_with_help(self) -> None:
-        listed = [opt for _, opts in conf.list_opts() for opt in opts]
-        self.assertEqual([], [opt.name for opt in listed if not opt.help])
-        self.assertEqual(
-            set(), {'include', 'exclude', 'boot_vga', 'detach_timeout',
-                    'release_hook', 'release_hook_timeout',
-                    'hold_after_release', 'state_dir'} -
-            {opt.name for opt in listed})
+    def test_every_option_has_help(self) -> None:
+        self.assertEqual([], [opt.name for _, opts in conf.list_opts()
+                              for opt in opts if not opt.help])
+
+    def test_sample_is_what_the_options_are(self) -> None:
+        # As "tox -e genconfig" writes it.
+        written = f'{self.useFixture(fixtures.TempDir()).path}/sample'
+        settings = ROOT / 'tools' / 'config-generator.conf'
+        generator.main(['--config-file', str(settings),
+                        '--output-file', written])
+        sample = ROOT / 'etc' / 'nova-gpu-passthru.conf.sample'
+        self.assertEqual(sample.read_text(), pathlib.Path(written).read_text())
 
 
 @ddt.ddt
@@ -155,7 +175,5 @@ class ReleaseTest(TestCase):
                           f'release_hook_timeout = {text}')
 
     def test_records_are_in_the_state_of_nova(self) -> None:
-        config = self.read()
-        config.register_opt(cfg.StrOpt('state_path', default='/var/nova'))
-        self.assertEqual(pathlib.Path('/var/nova/gpu_passthru'),
-                         conf.records_of(config).folder)
+        self.assertEqual(pathlib.Path('/var/lib/nova/gpu_passthru'),
+                         conf.records_of(self.read()).folder)

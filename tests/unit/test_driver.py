@@ -20,6 +20,7 @@ from nova import objects
 from nova import test
 from nova.tests import fixtures as nova_fixtures
 from nova.virt import fake
+from oslo_config import fixture as config_fixture
 
 from nova_gpu_passthru import driver
 from nova_gpu_passthru.host import pci
@@ -73,6 +74,14 @@ class InitHostTest(TestCase):
         error = self.assertRaises(exception.InvalidConfiguration,
                                   one.init_host, 'host')
         self.assertIn("'0000:82.0.0'", str(error))
+
+    # Nobody asks for it before the first guest with a NUMA topology comes.
+    def test_option_of_another_kind_stops_the_service(self) -> None:
+        self.useFixture(config_fixture.Config(driver.CONF)).load_raw_values(
+            group='gpu_passthru', guest_numa_placement='perhaps')
+        refusal = self.refusal()
+        self.assertIn('[gpu_passthru] guest_numa_placement', refusal)
+        self.assertIn("'perhaps'", refusal)
 
     def test_nova_that_it_was_not_made_for_stops_the_service(self) -> None:
         self.stub_out('nova.version.version_string', lambda: '35.0.0')

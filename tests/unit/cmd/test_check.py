@@ -86,6 +86,14 @@ class CheckTest(base.TestCase):
         self.assertIn("'0b::00.1'", rows[0]['problem'])
         self.assertEqual(2, self.command.status)
 
+    def test_value_of_another_kind_ends_the_check_with_a_row(self) -> None:
+        rows = self.check(GOOD + '[gpu_passthru]\nboot_vga = never\n',
+                          '0000:65:00.0 030200 10de:2330 driver=vfio-pci '
+                          'group=1')
+        self.assertEqual(['nova.conf'], [row['subject'] for row in rows])
+        self.assertIn("'never'", rows[0]['problem'])
+        self.assertEqual(2, self.command.status)
+
     # As "nova-status upgrade check" does.
     def test_what_cannot_be_found_out_is_status_255(self) -> None:
         self.command = self.useFixture(command.Command())

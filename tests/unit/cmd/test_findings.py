@@ -17,6 +17,7 @@ import pathlib
 import ddt
 import fixtures
 from oslo_config import cfg
+from oslo_config import fixture as config_fixture
 
 from nova_gpu_passthru.cmd import findings
 from nova_gpu_passthru.cmd import host_findings
@@ -64,13 +65,19 @@ class NovaTest(base.TestCase):
 
 
 class ConfigurationTest(base.TestCase):
-    def found(self, **options: object) -> list[findings.Finding]:
+    def config(self, compute_driver: str = host_findings.DRIVER
+               ) -> cfg.ConfigOpts:
         config = cfg.ConfigOpts()
         config.register_opt(cfg.StrOpt('compute_driver'))
+        config.register_opt(cfg.StrOpt('state_path', default='/var/lib/nova'))
         conf.register_opts(config)
         config([])
-        config.set_override('compute_driver', options.pop(
-            'compute_driver', host_findings.DRIVER))
+        config.set_override('compute_driver', compute_driver)
+        return config
+
+    def found(self, compute_driver: str = host_findings.DRIVER,
+              **options: object) -> list[findings.Finding]:
+        config = self.config(compute_driver)
         for name, value in options.items():
             config.set_override(name, value, 'gpu_passthru')
             # All configurations share what a group of options has.
@@ -90,6 +97,15 @@ class ConfigurationTest(base.TestCase):
     def test_malformed_entry_is_quoted(self) -> None:
         finding, = self.found(exclude=['0000:82.0.0'])
         self.assertIn("'0000:82.0.0'", finding.problem)
+
+    def test_value_of_another_kind_is_quoted(self) -> None:
+        config = self.config()
+        self.useFixture(config_fixture.Config(config)).load_raw_values(
+            group='gpu_passthru', guest_numa_placement='perhaps')
+        finding, = host_findings.of_configuration(config)
+        self.assertIn('guest_numa_placement', finding.problem)
+        self.assertIn("'perhaps'", finding.problem)
+        self.assertEqual('correct the value', finding.cure)
 
     def test_hook_that_cannot_run_is_quoted(self) -> None:
         finding, = self.found(release_hook='/no/such/hook')

@@ -113,6 +113,15 @@ class WeighersTest(TestCase):
                               'nova.weights.all')
         self.assertIn('nova.weights.all', finding.problem)
 
+    def test_multiplier_that_is_no_number_is_quoted(self) -> None:
+        config = self.config(weight_classes=[ALL_WEIGHERS,
+                                             scheduler_findings.WEIGHERS])
+        self.useFixture(config_fixture.Config(config)).load_raw_values(
+            group='gpu_passthru', gpu_packing_weight_multiplier='much')
+        finding, = scheduler_findings.of_weighers(config)
+        self.assertIn('gpu_packing_weight_multiplier', finding.problem)
+        self.assertIn("'much'", finding.problem)
+
 
 @ddt.ddt
 class FlavorTest(TestCase):
