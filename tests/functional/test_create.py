@@ -14,6 +14,7 @@
 """Guests get exactly what their flavor asks for, where there is enough."""
 
 from lxml import etree
+from nova.tests.functional.api import client as api_client
 from nova import utils
 
 from nova_gpu_passthru import driver
@@ -170,6 +171,18 @@ class FlavorValuesTest(base.GPUTestCase):
         for key in ('free_gpus', 'gpu_passthru:free_gpus'):
             for value in ('2', '>=2', '>= 2'):
                 self.create_server({key: value}, state='ERROR')
+
+    def test_nonsense_is_refused_when_it_is_set(self) -> None:
+        for key, values in (
+                ('free_gpus', ('>=x', '>=-1', '=>2', '>=2.5', '', '[1, 2]')),
+                ('gpu_passthru:free_gpus', ('many',)),
+                ('gpu_passthru:model', ('H100',))):
+            for value in values:
+                error = self.assertRaises(
+                    api_client.OpenStackApiException, self.create_flavor,
+                    {key: value})
+                self.assertEqual(400, error.response.status_code)
+                self.assertIn(f"'{value}' is not", str(error))
 
     def test_nonsense_in_an_old_flavor_is_refused(self) -> None:
         connection = self.add_host('host1', base.ONE_CARD)
