@@ -57,10 +57,13 @@ def read(host: Any) -> Report:
     by_model = said.get('free_by_model')
     if not isinstance(by_model, dict):
         raise ValueError('free_by_model is no object')
-    return Report(_count('free_gpus', said.get('free_gpus')),
-                  _count('total_gpus', said.get('total_gpus')),
-                  {model: _count(f'free_by_model of {model}', free)
-                   for model, free in by_model.items()})
+    free, total = (_count(name, said.get(name))
+                   for name in ('free_gpus', 'total_gpus'))
+    if free > total:
+        raise ValueError(f'{free} of {total} GPUs cannot be free')
+    return Report(free, total,
+                  {model: _count(f'free_by_model of {model}', number)
+                   for model, number in by_model.items()})
 
 
 def placed_on(host: Any) -> int:
@@ -90,7 +93,8 @@ def pool_uuid(node: str, model: str) -> str:
 
 
 def _count(name: str, value: Any) -> int:
-    # A bool is an int to Python, not to us.
-    if type(value) is not int or value < 0:
+    # A bool is an int to Python, not to us. No flavor can ask for more than
+    # 9999, and what float() cannot hold would break the weighers.
+    if type(value) is not int or not 0 <= value <= 9999:
         raise ValueError(f'{name} is {value!r}, which is no count')
     return value

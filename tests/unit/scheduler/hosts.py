@@ -42,7 +42,7 @@ def report(free: int, **by_model: int) -> str:
     """What a GPU host reports; models are written as m10de_2330."""
     models = {name[1:].replace('_', ':'): number
               for name, number in by_model.items()}
-    return json.dumps({'free_gpus': free, 'total_gpus': 8,
+    return json.dumps({'free_gpus': free, 'total_gpus': max(8, free),
                        'free_by_model': models or {'10de:2330': free}})
 
 

@@ -10,6 +10,7 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
+import json
 from typing import Any
 
 import ddt
@@ -34,10 +35,12 @@ NONSENSE = (
     '{"free_gpus": [4], "total_gpus": 8, "free_by_model": {}}',
     '{"free_gpus": 4, "total_gpus": 8, "free_by_model": [4]}',
     '{"free_gpus": 4, "total_gpus": 8, "free_by_model": {"10de:2330": "4"}}',
-    '{"free_gpus": 4, "total_gpus": -8, "free_by_model": {}}')
+    '{"free_gpus": 4, "total_gpus": -8, "free_by_model": {}}',
+    '{"free_gpus": 4, "total_gpus": 3, "free_by_model": {}}')
 
 # Not data for ddt, which would name tests by them.
-HUGE = ('{"free_gpus": 1' + '0' * 5000 + '}', '[' * 100000)
+HUGE = ('{"free_gpus": 1' + '0' * 5000 + '}', '[' * 100000, json.dumps(
+    {'free_gpus': 10 ** 400, 'total_gpus': 10 ** 400, 'free_by_model': {}}))
 
 
 class TestCase(test.NoDBTestCase):

@@ -18,6 +18,7 @@ from nova import test
 
 from nova_gpu_passthru.scheduler import weights
 from tests.unit.scheduler import hosts
+from tests.unit.scheduler import test_filters
 
 
 class TestCase(test.NoDBTestCase):
@@ -98,13 +99,15 @@ class BothTest(TestCase):
     @ddt.data(*weights.all_weighers())
     def test_nonsense_breaks_no_request(self, weigher: type) -> None:
         # A filter tells of it.
-        for host, specs in (
-                (hosts.host('strange', gpu_passthru='[]'), {}),
-                (hosts.host('strange', gpu_passthru='[]'),
-                 {'free_gpus': '1'}),
-                (hosts.gpu_host('one', 1), {'free_gpus': '>=x'})):
-            self.assertEqual(1, len(list(weigher().weigh_objects(
-                [Weighed(host)], hosts.request(specs)))))
+        strange = [hosts.host('strange', gpu_passthru=text)
+                   for text in (*test_filters.NONSENSE, *test_filters.HUGE)]
+        for specs in ({}, {'free_gpus': '1'}):
+            self.assertEqual([0.0] * len(strange), list(
+                weigher().weigh_objects([Weighed(host) for host in strange],
+                                        hosts.request(specs))))
+        self.assertEqual(1, len(list(weigher().weigh_objects(
+            [Weighed(hosts.gpu_host('one', 1))],
+            hosts.request({'free_gpus': '>=x'})))))
 
     @ddt.data(*weights.all_weighers())
     def test_host_that_has_not_reported_yet_has_none_free(
