@@ -24,6 +24,9 @@ from nova_gpu_passthru.host import policy
 from nova_gpu_passthru.host import records
 from nova_gpu_passthru.host import terms
 
+# Of [libvirt] virt_type, what gives devices of the host to guests.
+VIRT_TYPES = ('kvm', 'qemu')
+
 GROUP = cfg.OptGroup(
     'gpu_passthru', title='GPU passthrough',
     help="""

@@ -94,7 +94,7 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
         except exceptions.GPUPassthruError as error:
             raise exception.InvalidConfiguration(str(error)) from error
         super().init_host(host)
-        if CONF.libvirt.virt_type not in ('kvm', 'qemu'):
+        if CONF.libvirt.virt_type not in conf.VIRT_TYPES:
             LOG.warning('GPUs are not offered: [libvirt] virt_type is %s, and '
                         'only kvm and qemu can be given host devices.',
                         CONF.libvirt.virt_type)

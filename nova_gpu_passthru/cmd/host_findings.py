@@ -71,14 +71,19 @@ def of_host(config: cfg.ConfigOpts) -> Iterator[findings.Finding]:
 def of_configuration(config: cfg.ConfigOpts) -> Iterator[findings.Finding]:
     """Looks at nova-compute's options.
 
-    :param config: with [DEFAULT] compute_driver and the options of
-        [gpu_passthru]
+    :param config: with [DEFAULT] compute_driver, [libvirt] virt_type and
+        the options of [gpu_passthru]
     """
     if config.compute_driver != DRIVER:
         yield findings.Finding(
             'nova.conf',
             f'compute_driver is {config.compute_driver or "not set"}',
             f'set [DEFAULT] compute_driver = {DRIVER}')
+    if config.libvirt.virt_type not in conf.VIRT_TYPES:
+        yield findings.Finding(
+            'nova.conf',
+            f'[libvirt] virt_type is {config.libvirt.virt_type}, whose guests '
+            f'cannot have GPUs', 'set [libvirt] virt_type = kvm')
     try:
         conf.check(config)
     except exceptions.InvalidOption as error:

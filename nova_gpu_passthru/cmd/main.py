@@ -80,18 +80,25 @@ class Command(app.App):
         if self.options.config_file is None:
             folders = cfg.find_config_dirs('nova', program)
         config = cfg.ConfigOpts()
-        # These are Nova's own.
-        config.register_opt(cfg.StrOpt('compute_driver'))
-        config.register_opt(cfg.StrOpt('pybasedir', default=_nova_folder()))
-        config.register_opt(cfg.StrOpt('state_path', default='$pybasedir'))
-        config.register_opt(cfg.StrOpt('connection_uri'), group='libvirt')
-        config.register_opt(cfg.MultiStrOpt('device_spec', default=[]),
-                            group='pci')
-        conf.register_opts(config)
+        register_opts(config)
         config([], project='nova',
                default_config_files=self.config_files(program),
                default_config_dirs=folders)
         return config
+
+
+def register_opts(config: cfg.ConfigOpts) -> None:
+    """Makes the options of a compute host known that the commands read."""
+    # These are Nova's own.
+    config.register_opt(cfg.StrOpt('compute_driver'))
+    config.register_opt(cfg.StrOpt('pybasedir', default=_nova_folder()))
+    config.register_opt(cfg.StrOpt('state_path', default='$pybasedir'))
+    config.register_opt(cfg.StrOpt('connection_uri'), group='libvirt')
+    config.register_opt(cfg.StrOpt('virt_type', default='kvm'),
+                        group='libvirt')
+    config.register_opt(cfg.MultiStrOpt('device_spec', default=[]),
+                        group='pci')
+    conf.register_opts(config)
 
 
 def _nova_folder() -> str:

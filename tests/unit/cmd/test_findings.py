@@ -21,7 +21,7 @@ from oslo_config import fixture as config_fixture
 
 from nova_gpu_passthru.cmd import findings
 from nova_gpu_passthru.cmd import host_findings
-from nova_gpu_passthru import conf
+from nova_gpu_passthru.cmd import main
 from nova_gpu_passthru.guest import domain
 from nova_gpu_passthru.host import cards as host_cards
 from nova_gpu_passthru.host import pci
@@ -68,9 +68,7 @@ class ConfigurationTest(base.TestCase):
     def config(self, compute_driver: str = host_findings.DRIVER
                ) -> cfg.ConfigOpts:
         config = cfg.ConfigOpts()
-        config.register_opt(cfg.StrOpt('compute_driver'))
-        config.register_opt(cfg.StrOpt('state_path', default='/var/lib/nova'))
-        conf.register_opts(config)
+        main.register_opts(config)
         config([])
         config.set_override('compute_driver', compute_driver)
         return config
@@ -93,6 +91,13 @@ class ConfigurationTest(base.TestCase):
         self.assertIn('libvirt.LibvirtDriver', finding.problem)
         self.assertIn('compute_driver = nova_gpu_passthru.driver.'
                       'GPUPassthruDriver', finding.cure)
+
+    def test_other_hypervisor_is_a_problem(self) -> None:
+        config = self.config()
+        config.set_override('virt_type', 'lxc', 'libvirt')
+        finding, = host_findings.of_configuration(config)
+        self.assertIn('virt_type is lxc', finding.problem)
+        self.assertIn('virt_type = kvm', finding.cure)
 
     def test_malformed_entry_is_quoted(self) -> None:
         finding, = self.found(exclude=['0000:82.0.0'])

@@ -21,6 +21,7 @@ import fixtures
 from oslo_config import cfg
 
 from nova_gpu_passthru.cmd import host_findings
+from nova_gpu_passthru.cmd import main
 from nova_gpu_passthru.cmd import scheduler_findings
 from nova_gpu_passthru import conf
 from tests.unit import base
@@ -63,8 +64,7 @@ class PluginTest(base.TestCase):
 
     def config(self) -> cfg.ConfigOpts:
         config = cfg.ConfigOpts()
-        config.register_opt(cfg.StrOpt('compute_driver'))
-        conf.register_opts(config)
+        main.register_opts(config)
         scheduler_findings.register_opts(config)
         config([], default_config_files=[str(self.file)],
                default_config_dirs=[])

@@ -19,8 +19,8 @@ import fixtures
 from oslo_config import cfg
 
 from nova_gpu_passthru.cmd import host_findings
+from nova_gpu_passthru.cmd import main
 from nova_gpu_passthru.cmd import scheduler_findings
-from nova_gpu_passthru import conf
 from tests.unit import base
 from tests.unit.doc import configurations
 
@@ -31,8 +31,7 @@ class ConfigurationsTest(base.TestCase):
         file = pathlib.Path(self.useFixture(fixtures.TempDir()).path, 'conf')
         file.write_text(text)
         config = cfg.ConfigOpts()
-        config.register_opt(cfg.StrOpt('compute_driver'))
-        conf.register_opts(config)
+        main.register_opts(config)
         scheduler_findings.register_opts(config)
         config([], default_config_files=[str(file)], default_config_dirs=[])
         return config
