@@ -80,6 +80,13 @@ class PackingTest(TestCase):
         self.assertEqual(['two', 'mixed', 'eight'], self.best_first(
             self.weigher, self.hosts, hosts.request({'free_gpus': '1'})))
 
+    def test_instances_of_the_request_that_are_placed_are_taken_off(
+            self) -> None:
+        # As HostState.consume_from_request does for each: four of eight.
+        self.hosts[0].num_instances += 2
+        self.assertEqual(['two', 'eight', 'mixed'], self.best_first(
+            self.weigher, self.hosts, hosts.request({'free_gpus': '2'})))
+
     def test_only_its_own_model_counts(self) -> None:
         self.assertEqual(['mixed', 'two', 'eight'], self.best_first(
             self.weigher, self.hosts, hosts.request(
