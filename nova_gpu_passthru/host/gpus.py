@@ -26,6 +26,7 @@ from nova_gpu_passthru.host import cards as host_cards
 from nova_gpu_passthru.host import claims as host_claims
 from nova_gpu_passthru.host import health
 from nova_gpu_passthru.host import hypervisor as host_hypervisor
+from nova_gpu_passthru.host import journal as host_journal
 from nova_gpu_passthru.host import pci
 from nova_gpu_passthru.host import policy as host_policy
 from nova_gpu_passthru.host import pools as host_pools
@@ -73,7 +74,7 @@ class HostGPUs:
             self._claims, self._standing.judged, root)
         self._releaser = host_release.Releaser(
             self._standing, self._claims, self._survey.make_ready, telemetry)
-        self._reported: dict[pci.PCIAddress, str] = {}
+        self._journal = host_journal.Journal()
         self._restored = False
 
     @property
@@ -96,7 +97,7 @@ class HostGPUs:
         self._standing.start()
         self._survey.start(policy, detach_timeout)
         self.refresh()
-        self._log_guests_of_nova(policy)
+        host_journal.tell_guests_of_nova(self.cards, self.holders(), policy)
 
     def refresh(self) -> None:
         """Looks at the host again and detaches what is offered.
@@ -121,7 +122,7 @@ class HostGPUs:
         self._standing.tell_strangers(self._survey.cards)
         self._releaser.mark_held(self._survey.cards)
         self._release_free()
-        self._log_changes()
+        self._journal.tell(self.cards, self.holders())
 
     def claim(self, uuid: str, request: flavor.GPURequest | None
               ) -> tuple[host_cards.Card, ...]:
@@ -337,39 +338,6 @@ class HostGPUs:
     def _release_free(self) -> None:
         if self._restored and self._claims.known:
             self._releaser.release_free(self._survey.cards)
-
-    def _log_guests_of_nova(self, policy: host_policy.Policy) -> None:
-        """Says who has to give up a card before it can be offered."""
-        holders = self.holders()
-        for card in self.cards:
-            if card.address in holders and policy.nova_gives_part_of(
-                    card.functions):
-                LOG.warning(
-                    'GPU %(card)s is held by instance %(uuids)s, and [pci] '
-                    'device_spec names it. An instance that has it by an '
-                    'alias has to be resized to a flavor that asks for GPUs '
-                    'by free_gpus, or deleted, before the card is free for '
-                    'others', {'card': card, 'uuids': ' and '.join(
-                        holders[card.address])})
-
-    def _log_changes(self) -> None:
-        """Says each verdict once, and again when it changes."""
-        cards = self.cards
-        for card in cards:
-            before = self._reported.get(card.address)
-            if before == card.reason:
-                continue
-            self._reported[card.address] = card.reason
-            if card.offered:
-                LOG.info('GPU %s is offered to guests', card)
-            else:
-                LOG.log(logging.WARNING if before == '' and not card.by_choice
-                        else logging.INFO,
-                        'GPU %(card)s is withheld: %(reason)s',
-                        {'card': card, 'reason': card.reason})
-        for address in self._reported.keys() - {c.address for c in cards}:
-            self._reported.pop(address, None)
-            LOG.warning('GPU %s is gone from the bus', address)
 
 
 def _named(cards: Iterable[host_cards.Card]) -> str:

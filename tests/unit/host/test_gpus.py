@@ -200,8 +200,11 @@ class PeriodTest(gpus_base.TestCase):
     def test_card_that_two_domains_name_counts_once(self) -> None:
         self.hypervisor.define(A, FIRST)
         self.hypervisor.define(B, FIRST)
-        self.gpus.refresh()
+        for _ in range(2):
+            self.gpus.refresh()
         self.assertUsage(total=3, free=2)
+        self.assertEqual(1, self.log.output.count(
+            f'is named by domains {A} and {B} and counts as used once'))
 
     def test_log_tells_once_who_gets_which_card(self) -> None:
         self.claim(A)
