@@ -31,11 +31,10 @@ from nova.virt.libvirt import driver as libvirt_driver
 from nova.virt.libvirt import guest as libvirt_guest
 from oslo_log import log as logging
 
+from nova_gpu_passthru import allocation
 from nova_gpu_passthru import conf
 from nova_gpu_passthru import exceptions
-from nova_gpu_passthru import flavor
 from nova_gpu_passthru.guest import domain
-from nova_gpu_passthru.host import cards as host_cards
 from nova_gpu_passthru.host import gpus
 from nova_gpu_passthru.host import metrics
 from nova_gpu_passthru.host import pci
@@ -77,8 +76,8 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
                                    conf.records_of(CONF), self._telemetry,
                                    self.host_root)
         self._suspension = suspension.Suspension(self._host, self._gpus)
-        self._pools = placement.Pools(virtapi)
-        self._nodename = ''
+        self._allocation = allocation.Allocation(
+            self._host, self._gpus, placement.Pools(virtapi))
         self._has_metrics = False
 
     # The host
@@ -104,14 +103,7 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
                 policy,
                 nova_gives=nova_host.given_by_nova(CONF.pci.device_spec))
         self._gpus.start(policy, CONF.gpu_passthru.detach_timeout, terms)
-        requests = (list(nova_host.requests_on(host))
-                    if self._gpus.has_candidates() else [])
-        if requests:
-            self._nodename = self._host.get_hostname()
-        self._gpus.restore(((instance.uuid, request)
-                            for instance, request in requests),
-                           self._with_allocated)
-        for instance, _ in requests:
+        for instance in self._allocation.restore(host):
             self._suspension.recover(instance)
 
     @nova_host.hook
@@ -140,15 +132,14 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
     def update_provider_tree(self, provider_tree: Any, nodename: str,
                              *args: Any, **kwargs: Any) -> None:
         super().update_provider_tree(provider_tree, nodename, *args, **kwargs)
-        self._nodename = nodename
-        self._pools.update(provider_tree, nodename, self._gpus.usage().pools)
+        self._allocation.report(provider_tree, nodename)
 
     # A guest that comes
 
     @nova_host.hook
     def prepare_for_spawn(self, instance: 'objects.Instance') -> None:
         """Claims cards before Nova makes networks and volumes."""
-        self._claim(instance)
+        self._allocation.claim(instance)
         super().prepare_for_spawn(instance)
 
     @nova_host.hook
@@ -163,7 +154,7 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
         with contextlib.ExitStack() as undo:
             if not self._gpus.held_by(instance.uuid):
                 undo.callback(self._gpus.release, instance.uuid)
-            self._claim(instance)
+            self._allocation.claim(instance)
             super().spawn(context, instance, *args, **kwargs)
             undo.pop_all()
 
@@ -178,7 +169,7 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
         Checked with Nova 31.3.1, 32.2.1, 33.0.2 and 34.0.0.
         """
         xml: str = super()._get_guest_xml(context, instance, *args, **kwargs)
-        cards = self._claim(instance)
+        cards = self._allocation.claim(instance)
         for_revert = self._gpus.for_revert(instance['uuid'])
         if not cards and not for_revert:
             return xml
@@ -358,39 +349,3 @@ class GPUPassthruDriver(libvirt_driver.LibvirtDriver):
         if instance.task_state == task_states.RESIZE_REVERTING:
             return nova_host.reverts_on_same_host(context, instance)
         return instance.task_state in _COMING_BACK
-
-    def _claim(self, instance: 'objects.Instance'
-               ) -> tuple[host_cards.Card, ...]:
-        """Gives an instance the cards that its flavor asks for.
-
-        :raises exception.InstanceUnacceptable: if the flavor cannot be
-            understood
-        :raises exception.ComputeResourcesUnavailable: if this host cannot
-            give them; Nova tries the next host
-        """
-        try:
-            request = nova_host.request_of(instance)
-            if request is not None:
-                request = self._with_allocated(instance.uuid, request)
-            return self._gpus.claim(instance['uuid'], request)
-        except exceptions.InvalidFlavor as error:
-            raise exception.InstanceUnacceptable(
-                instance_id=instance.uuid, reason=str(error)) from error
-        except exceptions.NotEnoughGPUs as error:
-            refused = error
-        # Not while it is handled: oslo.log would add it once more.
-        LOG.warning('%s', refused, instance=instance)
-        raise exception.ComputeResourcesUnavailable(
-            reason=str(refused)) from refused
-
-    def _with_allocated(self, uuid: str,
-                        request: flavor.GPURequest) -> flavor.GPURequest:
-        """Adds to a request of an instance what Placement gave it.
-
-        :raises NotEnoughGPUs: if Placement does not tell and has to
-        """
-        if not request.asks_placement:
-            return request
-        return self._pools.allocated_to(
-            uuid, request, self._nodename, self._gpus.models,
-            self._gpus.models_of(uuid))

@@ -14,7 +14,7 @@
 
 from nova_gpu_passthru.cmd import host_view
 from nova_gpu_passthru.host import cards as host_cards
-from nova_gpu_passthru.host import claims
+from nova_gpu_passthru.host import fitting
 from nova_gpu_passthru.host import pci
 
 
@@ -29,7 +29,7 @@ def of(view: host_view.HostView) -> dict[pci.PCIAddress, str]:
     """
     taken = {address for card in view.cards if view.holder(card)
              for address in card.addresses}
-    free = {card.address for card in claims.available(
+    free = {card.address for card in fitting.available(
         (card for card in view.cards if card.ready), taken, view.cards)}
     offered_by_itself = {card.address for card in view.own_verdicts
                          if card.offered}

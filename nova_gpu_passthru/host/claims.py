@@ -30,9 +30,9 @@ from nova_gpu_passthru import flavor
 from nova_gpu_passthru.guest import domain as guest_domain
 from nova_gpu_passthru.host import cards as host_cards
 from nova_gpu_passthru.host import domains as host_domains
+from nova_gpu_passthru.host import fitting
 from nova_gpu_passthru.host import hypervisor as host_hypervisor
 from nova_gpu_passthru.host import pci
-from nova_gpu_passthru.host import picking
 
 LOG = logging.getLogger(__name__)
 
@@ -142,70 +142,28 @@ class Claims:
               cards: Collection[host_cards.Card], sockets: Mapping[int, int],
               readable: bool) -> tuple[host_cards.Card, ...]:
         """Picks cards, without new ones while the domains are not read."""
-        with self._lock:
-            for allocated in request.allocated:
-                if request.model not in (None, allocated):
-                    raise exceptions.NotEnoughGPUs(
-                        f'Instance {uuid} asks for {request}, but Placement '
-                        f'allocated cards of model {allocated} to it.')
-            held = self._held()
-            own_addresses = held.pop(uuid, frozenset())
-            moved = self.moved(uuid, cards)
-            for card in cards:
-                if card.address in moved:
-                    LOG.warning('The domain of instance %(uuid)s names '
-                                '%(address)s, where it had a card of model '
-                                '%(had)s; now a %(has)s is there, so its '
-                                'cards are picked anew',
-                                {'uuid': uuid, 'address': card.address,
-                                 'had': moved[card.address],
-                                 'has': card.model})
-            own = [card for card in cards
-                   if card.addresses & own_addresses and
-                   card.address not in moved]
+        held = self._held()
+        own_addresses = held.pop(uuid, frozenset())
+        moved = self.moved(uuid, cards)
+        for card in cards:
+            if card.address in moved:
+                LOG.warning('The domain of instance %(uuid)s names '
+                            '%(address)s, where it had a card of model '
+                            '%(had)s; now a %(has)s is there, so its cards '
+                            'are picked anew',
+                            {'uuid': uuid, 'address': card.address,
+                             'had': moved[card.address], 'has': card.model})
+        picked = fitting.pick(uuid, request, fitting.Situation(
+            cards=cards, sockets=sockets, readable=readable,
+            own=[card for card in cards if card.addresses & own_addresses and
+                 card.address not in moved],
+            moved=list(moved.values()),
             # What is being released closes its IOMMU group as well.
-            taken = frozenset().union(*held.values(), *(
-                card.addresses for card in cards if card.returning))
-            picked: tuple[host_cards.Card, ...] = ()
-            for model, count in request.parts():
-                # What a guest has stays its own, also where the operator has
-                # excluded it since.
-                fitting = [card for card in cards
-                           if model in (None, card.model) and
-                           card not in picked and
-                           (card in own and card.on_stub and
-                            (card.offered or card.by_choice or
-                             card.kept_by_holder) or
-                            card.ready and readable and
-                            request.affinity.allows(card.numa_node,
-                                                    sockets))]
-                free = available(fitting, taken, cards)
-                # In the place of cards that moved, others of their model.
-                mine = list(own)
-                for had in moved.values():
-                    mine += [card for card in free if card.model == had and
-                             card not in mine][:1]
-                near = [card for card in free
-                        if request.affinity.is_near(card.numa_node)]
-                more = picking.choose(
-                    free, count, mine,
-                    near if request.affinity.nodes else None)
-                if more is None and not readable:
-                    raise exceptions.NotEnoughGPUs(
-                        f'Instance {uuid} asks for {request}, but libvirt '
-                        f'does not tell which cards are in use; see the log '
-                        f'of nova-compute.')
-                if more is None:
-                    given = (f', and Placement allocated {count} of model '
-                             f'{model} to it' if request.allocated else '')
-                    raise exceptions.NotEnoughGPUs(
-                        f'Instance {uuid} asks for {request}{given}; of '
-                        f'{len(fitting)} such on this host {len(free)} are '
-                        f'free for it.')
-                picked += more
-            self._claimed[uuid] = frozenset(
-                a for card in picked for a in card.addresses)
-            return picked
+            taken=frozenset().union(*held.values(), *(
+                card.addresses for card in cards if card.returning))))
+        self._claimed[uuid] = frozenset(
+            a for card in picked for a in card.addresses)
+        return picked
 
     def give_up(self, uuid: str) -> None:
         """Ends the claim of an instance that asks for no card any more.
@@ -371,24 +329,3 @@ class Claims:
             for uuid, addresses in more.items():
                 held[uuid] = held.get(uuid, frozenset()) | addresses
         return held
-
-
-def available(cards: Iterable[host_cards.Card],
-              held: Collection[pci.PCIAddress],
-              all_cards: Iterable[host_cards.Card]
-              ) -> list[host_cards.Card]:
-    """Finds the cards that nobody holds and that are not stranded.
-
-    vfio opens no IOMMU group of which a host driver has a function
-    (Documentation/driver-api/vfio.rst).
-
-    :param cards: the cards to choose from
-    :param held: the functions that somebody holds
-    :param all_cards: the cards of the host, whose IOMMU groups are closed
-        for others when one is held, and for all while one is on a host driver
-    """
-    closed = {group for card in all_cards
-              if card.on_host_driver or not card.addresses.isdisjoint(held)
-              for group in card.iommu_groups}
-    return [card for card in cards if card.addresses.isdisjoint(held) and
-            card.iommu_groups.isdisjoint(closed)]

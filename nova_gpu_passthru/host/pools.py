@@ -18,7 +18,7 @@ import dataclasses
 import json
 
 from nova_gpu_passthru.host import cards as host_cards
-from nova_gpu_passthru.host import claims
+from nova_gpu_passthru.host import fitting
 from nova_gpu_passthru.host import pci
 
 
@@ -87,7 +87,7 @@ def count(cards: Collection[host_cards.Card],
     taken = {address for card in cards
              if card.address in holders or card.returning
              for address in card.addresses}
-    free = {card.address for card in claims.available(
+    free = {card.address for card in fitting.available(
         (card for card in cards if card.ready and known), taken, cards)}
     pools: dict[str, list[host_cards.Card]] = collections.defaultdict(list)
     for card in cards:

@@ -60,11 +60,10 @@ class FailuresTestCase(placement.PlacementTestCase):
 
     def _let_placement_fail(self, host: str, error: Exception) -> None:
         """Lets it fail for the pools, not for Nova."""
-        driver = self.computes[host].driver
-        client = FailingClient(driver._pools._virtapi.reportclient, error)
+        pools = self.computes[host].driver._allocation._pools
+        client = FailingClient(pools._virtapi.reportclient, error)
         self.useFixture(fixtures.MockPatchObject(
-            driver._pools, '_virtapi',
-            types.SimpleNamespace(reportclient=client)))
+            pools, '_virtapi', types.SimpleNamespace(reportclient=client)))
 
     def _check_host_is_reported(self, host: str) -> None:
         """What the host reports of its memory arrives."""

@@ -18,6 +18,7 @@ from nova_gpu_passthru import exceptions
 from nova_gpu_passthru import flavor
 from nova_gpu_passthru.host import cards as host_cards
 from nova_gpu_passthru.host import claims as host_claims
+from nova_gpu_passthru.host import fitting
 from nova_gpu_passthru.host import pci
 from tests.unit import base
 from tests.unit import fakes
@@ -70,7 +71,7 @@ class TestCase(base.TestCase):
     def free(self) -> list[str]:
         held = {a for uuid in (A, B, C, 'by-hand')
                 for a in self.claims.held_by(uuid)}
-        return [str(card.address) for card in host_claims.available(
+        return [str(card.address) for card in fitting.available(
             [card for card in self.all_cards if card.ready], held,
             self.all_cards)]
 

@@ -20,7 +20,7 @@ import hypothesis
 from hypothesis import strategies
 
 from nova_gpu_passthru.host import cards as host_cards
-from nova_gpu_passthru.host import claims
+from nova_gpu_passthru.host import fitting
 from nova_gpu_passthru.host import pci
 from nova_gpu_passthru.host import picking
 from tests.unit import base
@@ -55,7 +55,7 @@ def lost(picked: Collection[host_cards.Card],
          own: Collection[host_cards.Card]) -> int:
     """How many cards other guests cannot have any more."""
     def available(held: Collection[host_cards.Card]) -> int:
-        return len(claims.available(
+        return len(fitting.available(
             free, frozenset().union(*(c.addresses for c in held)), free))
     return available(own) - available([*own, *picked])
 
