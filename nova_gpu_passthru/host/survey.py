@@ -120,8 +120,15 @@ class Survey:
     def make_ready(self, card: host_cards.Card) -> str:
         """Detaches a card again that its release left with a host driver.
 
+        And reads it back, so that it does not count as what it was before.
+
         :returns: why that failed; a card that is sick has its own verdict
         """
+        failure = self._detach_again(card)
+        self.look()
+        return failure
+
+    def _detach_again(self, card: host_cards.Card) -> str:
         with self._lock:
             cards = self._found()
         now = next((c for c in cards if c.address == card.address),

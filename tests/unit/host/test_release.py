@@ -153,10 +153,27 @@ class HookTest(release_base.TestCase):
         self.sysfs.set_dead(FIRST)
         (self.folder / 'go').touch()
         self.finish_releases()
+        # Without waiting for the next periodic look.
+        self.assertUsage(total=2, free=2)
         self.gpus.refresh()
         self.assertIn('does not answer', self.reason(FIRST))
         self.assertUsage(total=2, free=2)
         self.sysfs.set_dead(FIRST, dead=False)
+        self.gpus.refresh()
+        self.assertUsage(total=3, free=3)
+
+    def test_card_that_is_gone_afterwards_is_offered_when_it_comes_back(
+            self) -> None:
+        self.start_with('while [ ! -e go -a -e "$0" ]; do sleep .02; done')
+        self.take_back(A)
+        for address in (FIRST, AUDIO):
+            self.sysfs.remove(address)
+        (self.folder / 'go').touch()
+        self.finish_releases()
+        self.assertUsage(total=2, free=2)
+        self.sysfs.add(f"""
+            {FIRST} 030000 10de:2231 driver=nvidia group=1
+            {AUDIO} 040300 10de:1aef driver=snd_hda_intel group=1""")
         self.gpus.refresh()
         self.assertUsage(total=3, free=3)
 
