@@ -56,8 +56,10 @@ class Survey:
         self._failures: dict[pci.PCIAddress, str] = {}
         # Cards that waited for guests at the last look, and as which device.
         self._idle: dict[pci.PCIAddress, tuple[str, int | None]] = {}
-        self._whole: dict[pci.PCIAddress,
-                          tuple[str, frozenset[pci.PCIAddress]]] = {}
+        # The functions of each slot's card as far as they were ever seen, and
+        # their models.
+        self._whole: dict[tuple[int, int, int],
+                          dict[pci.PCIAddress, str]] = {}
 
     def start(self, policy: host_policy.Policy,
               detach_timeout: float) -> None:
@@ -149,14 +151,21 @@ class Survey:
                       key=lambda card: card.address)
 
     def _complete(self, card: host_cards.Card) -> host_cards.Card:
-        """Withholds a card of which functions have gone since it was found."""
-        model, whole = self._whole.get(card.address,
-                                       (card.model, card.addresses))
-        if model != card.model:
-            whole = card.addresses
-        whole |= card.addresses
-        self._whole[card.address] = card.model, whole
-        lost = [address for address in whole - card.addresses
+        """Withholds a card of which functions have gone since it was found.
+
+        Also where that is the function that named it and another one of the
+        slot is a display as well.
+        """
+        if card.main.physfn is not None:
+            return card  # it shares the slot with what serves it
+        now = {f.address: f.model for f in card.functions if not f.fault}
+        slot = (card.address.domain, card.address.bus, card.address.slot)
+        before = self._whole.get(slot, {})
+        if any(before.get(address, model) != model
+               for address, model in now.items()):
+            before = {}  # of another card
+        self._whole[slot] = before | now
+        lost = [address for address in before.keys() - card.addresses
                 if self._sysfs.function(address) is None]
         return health.incomplete(card, lost) if (
             lost and card.offered) else card

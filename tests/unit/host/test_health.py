@@ -156,6 +156,30 @@ e0000000-e0ffffff : {THIRD}
         self.gpus.refresh()
         self.assertUsage(total=3, free=3)
 
+    # Radeons of old have a second display function; the kernel removes any
+    # function by itself.
+    def test_card_that_lost_the_function_that_names_it(self) -> None:
+        second = '0000:65:00.1'
+        self.host(f"""
+            {FIRST} 030000 1002:68f9 driver=radeon group=1
+            {second} 038000 1002:68f8 driver=radeon group=1""")
+        self.start()
+        self.assertUsage(total=1, free=1)
+        self.sysfs.remove(FIRST)
+        self.gpus.refresh()
+        self.assertUsage(total=0, free=0)
+        self.assertIn(f'{FIRST} is gone', self.reason(second))
+        self.sysfs.add(f'{FIRST} 030000 1002:68f9 driver=radeon group=1')
+        self.gpus.refresh()
+        self.assertUsage(total=1, free=1)
+
+    def test_other_card_with_fewer_functions_is_whole(self) -> None:
+        self.sysfs.remove(FIRST)
+        self.sysfs.remove(AUDIO)
+        self.sysfs.add(f'{FIRST} 030200 10de:20b5 driver=nvidia group=1')
+        self.gpus.refresh()
+        self.assertEqual('', self.reason(FIRST))
+
 
 class TakenTest(TestCase):
     """A host driver has it again, by somebody's hand."""
