@@ -49,6 +49,7 @@ class Card:
     :ivar by_choice: whether only the operator's policy withholds it
     :ivar kept_by_holder: whether a guest that has it may have it again
     :ivar returning: whether it is withheld only until its release is done
+    :ivar silent: whether it is withheld only because it does not answer
     :ivar gone: whether it is not on the bus any more
     """
 
@@ -62,6 +63,7 @@ class Card:
     by_choice: bool = False
     kept_by_holder: bool = False
     returning: bool = False
+    silent: bool = False
     gone: bool = False
 
     @property
@@ -156,14 +158,16 @@ def _judged(main: pci.PCIFunction, own: tuple[pci.PCIFunction, ...],
             card, numa_node=sysfs.numa_node(main.address),
             memory_bytes=sum(sysfs.memory_bytes(f.address) for f in own),
             boot_vga=any(sysfs.boot_vga(f.address) for f in own))
-        impossible = _impossible(card, sysfs)
+        impossible = _impossible(card, sysfs) or _mixed(card)
     except exceptions.Unreadable as error:
         return card.withheld(f'{error}; the kernel log may say why')
     unwanted = (_excluded(card, policy) or
                 _of_the_host(card, functions, policy))
+    silent = _silent(card, sysfs)
     return dataclasses.replace(
-        card, reason=unwanted or impossible or _mixed(card),
-        by_choice=bool(unwanted) and not (impossible or _mixed(card)),
+        card, reason=unwanted or impossible or silent,
+        by_choice=bool(unwanted) and not (impossible or silent),
+        silent=bool(silent) and not (unwanted or impossible),
         host_display=bool(unwanted) and _may_be_console(main) and
         sysfs.responds(main.address))
 
@@ -196,12 +200,19 @@ def _impossible(card: Card, sysfs: pci.Sysfs) -> str:
         if mdevs:
             return (f'{address} serves mediated devices ({mdevs} now); remove '
                     f'them to offer the whole card')
-        if not sysfs.responds(address):
-            return (f'{address} does not answer on the bus (its configuration '
-                    f'space reads all ones); power-cycle the host')
         if function.iommu_group is None and not sysfs.is_xen():
             return (f'{address} is in no IOMMU group; enable the IOMMU in '
                     f'the firmware and on the kernel command line')
+    return ''
+
+
+def _silent(card: Card, sysfs: pci.Sysfs) -> str:
+    """Says which function of a card does not answer."""
+    for function in card.functions:
+        if not sysfs.responds(function.address):
+            return (f'{function.address} does not answer on the bus (its '
+                    f'configuration space reads all ones); power-cycle the '
+                    f'host')
     return ''
 
 
@@ -275,7 +286,9 @@ def _with_groups_viable(cards: list[Card],
     the host's drivers, for a guest could reach them all
     (Documentation/driver-api/vfio.rst), and no bridge in it has a driver that
     insists on it. A card that is withheld for this may be the stranger in
-    another card's group, so this goes on until nothing changes.
+    another card's group, so this goes on until nothing changes. One that is
+    on its stub driver and does not answer is none: vfio opens the group all
+    the same, and no other guest gets it.
     """
     groups: dict[int, list[pci.PCIFunction]] = {}
     for function in functions.values():
@@ -284,7 +297,9 @@ def _with_groups_viable(cards: list[Card],
                 grouping.lets_go_of_group(function)):
             groups.setdefault(function.iommu_group, []).append(function)
     while True:
-        given = {a for card in cards if card.offered for a in card.addresses}
+        given = {a for card in cards
+                 if card.offered or card.silent and card.on_stub
+                 for a in card.addresses}
 
         def judged(card: Card) -> Card:
             strangers = [f for number in sorted(card.iommu_groups)
