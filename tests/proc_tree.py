@@ -30,6 +30,8 @@ class ProcTree:
                  sysfs: sysfs_tree.SysfsTree) -> None:
         self.root = root
         self._sysfs = sysfs
+        if not (root / 'proc/2').exists():
+            self.run(2, 'kthreadd')
 
     def serve(self, address: str, folder: str, name: str) -> None:
         """Lets a driver serve a file for a function.

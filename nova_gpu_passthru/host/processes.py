@@ -31,6 +31,10 @@ _ADDRESS = re.compile('[0-9a-f]{4,8}:[0-9a-f]{2}:')
 # for it, its README has one ("The /proc interface").
 _NVIDIA_MINOR = re.compile(r'^Device Minor:\s*(\d+)\s*$', re.MULTILINE)
 
+# The parent of the kernel's threads (rest_init in init/main.c): root's, and
+# in no PID namespace of a container.
+_KTHREADD = 2
+
 
 @dataclasses.dataclass(frozen=True)
 class Users:
@@ -39,20 +43,25 @@ class Users:
     :ivar processes: name and number of each, such as "Xorg (pid 812)"
     :ivar files: the device files of the card, below /dev
     :ivar unseen: how many processes could not be looked into
+    :ivar hidden: whether there are processes that are not even listed
     """
 
     processes: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     unseen: int = 0
+    hidden: bool = False
 
     def __str__(self) -> str:
         """Says what a person needs to know; empty if nobody uses it."""
         if self.processes:
             return f'{", ".join(self.processes)} uses it'
-        if self.unseen and self.files:
-            return (f'{self.unseen} processes of other users cannot be looked '
-                    f'into; as root, "fuser -v {" ".join(self.files)}" names '
-                    f'who uses it')
+        what = ('processes of other users are not shown here (/proc is '
+                'mounted with hidepid, or of a container)' if self.hidden else
+                f'{self.unseen} processes of other users cannot be looked '
+                f'into' if self.unseen else '')
+        if what and self.files:
+            return (f'{what}; as root of the host, '
+                    f'"fuser -v {" ".join(self.files)}" names who uses it')
         return ''
 
 
@@ -85,7 +94,8 @@ class Processes:
                 unseen += 1
             elif opened & files:
                 found.append(f'{self._name(pid)} (pid {pid})')
-        return Users(tuple(found), tuple(sorted(files)), unseen)
+        return Users(tuple(found), tuple(sorted(files)), unseen,
+                     hidden=self._name(_KTHREADD) != 'kthreadd')
 
     def _served_files(self, address: pci.PCIAddress) -> Iterator[str]:
         """The files that drivers serve, such as dri/card0 and vfio/12.

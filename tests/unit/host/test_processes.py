@@ -74,8 +74,20 @@ class ProcessesTest(base.TestCase):
         users = self.users(GPU)
         self.assertEqual(((), 1), (users.processes, users.unseen))
         self.assertIn(f'1 processes of other users cannot be looked into; as '
-                      f'root, "fuser -v {self.host.root}/dev/nvidia0"',
-                      str(users))
+                      f'root of the host, '
+                      f'"fuser -v {self.host.root}/dev/nvidia0"', str(users))
+
+    # Documentation/filesystems/proc.rst, hidepid=2; a container that has
+    # another PID namespace than the host sees no thread of the kernel either.
+    def test_processes_that_are_not_even_listed(self) -> None:
+        self.host.serve_nvidia(GPU, 0)
+        self.host.end(2)
+        self.assertIn(f'processes of other users are not shown here (/proc '
+                      f'is mounted with hidepid, or of a container); as root '
+                      f'of the host, "fuser -v {self.host.root}/dev/nvidia0"',
+                      str(self.users(GPU)))
+        self.host.run(2, 'sh')
+        self.assertIn('are not shown here', str(self.users(GPU)))
 
     def test_process_that_ends_meanwhile(self) -> None:
         self.host.serve_nvidia(GPU, 0)
