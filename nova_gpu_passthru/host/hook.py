@@ -18,6 +18,7 @@ import contextlib
 import fcntl
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import tempfile
@@ -33,6 +34,9 @@ _LINES, _BYTES = 10, 1000
 _MOST_BYTES, _INTERVAL = 1 << 20, .5
 # Seconds for a hook to end once it was told to.
 _GRACE = 5
+
+# ECMA-48, 5.4.
+_CONTROL_SEQUENCE = re.compile(r'\x1b\[[0-?]*[ -/]*[@-~]')
 
 
 def check(path: str) -> None:
@@ -135,9 +139,19 @@ def _kill(process: 'subprocess.Popen[bytes]') -> None:
 
 def _said(output: IO[bytes]) -> str:
     """The end of what a hook printed, on one line."""
-    lines = _end(output).decode(errors='replace').split('\n')
-    said = [line.strip() for line in lines if line.strip()][-_LINES:]
+    lines = map(_shown, _end(output).decode(errors='replace').split('\n'))
+    said = [line for line in lines if line][-_LINES:]
     return f' and printed: {" | ".join(said)}' if said else ''
+
+
+def _shown(line: str) -> str:
+    """What a terminal shows of a line in the end, without its colours.
+
+    Whoever shows that later must not move a cursor with it, and a progress
+    bar goes back to the beginning of its line.
+    """
+    plain = _CONTROL_SEQUENCE.sub('', line).rstrip().rpartition('\r')[2]
+    return ''.join(c if c.isprintable() else ' ' for c in plain).strip()
 
 
 def _end(output: IO[bytes]) -> bytes:

@@ -107,6 +107,14 @@ class RunTest(TestCase):
     def test_output_that_is_no_text_does_no_harm(self) -> None:
         self.assertIn('printed', self.failure('printf "\\377\\200"; exit 1'))
 
+    def test_progress_bar_and_colours_do_no_harm_to_who_shows_it(
+            self) -> None:
+        text = self.failure(
+            r'printf "start\r\n10 %%\r90 %%\r\n"; '
+            r'printf "\033[31;1mECC\033[0m\aerror\0\n"; exit 1')
+        self.assertTrue(text.endswith('printed: start | 90 % | ECC error'),
+                        repr(text))
+
     def test_death_by_a_signal_is_a_failure(self) -> None:
         self.assertIn('was killed by signal 9', self.failure('kill -9 $$'))
 
