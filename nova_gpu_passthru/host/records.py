@@ -193,7 +193,8 @@ class Records:
                 field.name not in ('model', 'fault')})
         except FileNotFoundError:
             raise
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, KeyError,
+                RecursionError) as error:
             return Record('', fault=(
                 f'its record {file} cannot be read: {error!r}; '
                 f'nova-gpu-passthru offer {address} deletes it'))

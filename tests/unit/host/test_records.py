@@ -188,7 +188,7 @@ time.sleep(1000)
 @ddt.ddt
 class BrokenTest(TestCase):
     @ddt.data('', '{', '[]', 'null', '{"withheld": "x"}', '{"model": 1}',
-              '{"model": "10de:2330", "retry": "no"}', '\x80')
+              '{"model": "10de:2330", "retry": "no"}', '\x80', '[' * 100000)
     def test_file_that_makes_no_sense_is_about_any_card(self, text: str
                                                         ) -> None:
         self.withhold(self.second, 'x')
