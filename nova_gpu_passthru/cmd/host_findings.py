@@ -162,9 +162,7 @@ def of_records(cards: Sequence[host_cards.Card],
         found = records.read()
     except exceptions.RecordsUnavailable as error:
         what, _, cure = str(error).partition('; ')
-        yield findings.Finding(
-            'records', what,
-            f'{cure}; run this as that user or as root')
+        yield findings.Finding('records', what, cure)
         return
     domains = list(domains)
     for card in cards:

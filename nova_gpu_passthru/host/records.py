@@ -27,6 +27,7 @@ it was written for, and means nothing for another device at that address.
 from collections.abc import Callable, Iterator
 import contextlib
 import dataclasses
+import errno
 import json
 import os
 import pathlib
@@ -265,10 +266,14 @@ class Records:
 
     def _unavailable(self, what: str, error: OSError
                      ) -> exceptions.RecordsUnavailable:
+        cure = ('make room on its file system'
+                if error.errno in (errno.ENOSPC, errno.EDQUOT) else
+                "[gpu_passthru] state_dir has to name a folder of "
+                "nova-compute's user, and commands to run as that user or as "
+                "root")
         return exceptions.RecordsUnavailable(
             f'the records of cards in {self.folder} cannot be {what}: '
-            f'{error}; the folder of [gpu_passthru] state_dir has to belong '
-            f"to nova-compute's user")
+            f'{error}; {cure}')
 
 
 def _typed(values: dict[str, Any], name: str, kind: type) -> Any:

@@ -228,7 +228,9 @@ class BrokenTest(TestCase):
                      lambda: self.withhold(self.first, 'x')):
             error = self.assertRaises(exceptions.RecordsUnavailable, call)
             self.assertIn(str(self.folder), str(error))
-            self.assertIn('state_dir', str(error))
+            self.assertIn("state_dir has to name a folder of nova-compute's "
+                          "user, and commands to run as that user or as root",
+                          str(error))
 
     def test_disk_that_is_full_leaves_the_old_record(self) -> None:
         self.withhold(self.first, 'x')
@@ -239,7 +241,7 @@ class BrokenTest(TestCase):
         with fixtures.MonkeyPatch('os.fsync', full):
             error = self.assertRaises(exceptions.RecordsUnavailable,
                                       self.withhold, self.first, 'y')
-        self.assertIn('No space left', str(error))
+        self.assertIn('No space left on device; make room', str(error))
         self.assertEqual('x', self.records.read()[FIRST].withheld)
         self.assertEqual({'lock', self.file.name},
                          set(os.listdir(self.folder)))
