@@ -11,8 +11,9 @@
 # under the License.
 
 
-"""Cards that fall sick beside others of their IOMMU group."""
+"""Cards that fall sick beside others of their IOMMU group or guest."""
 
+from nova_gpu_passthru import exceptions
 from nova_gpu_passthru import flavor
 from tests.unit.host import gpus_base
 
@@ -51,3 +52,31 @@ class GroupTest(gpus_base.TestCase):
         self.gpus.refresh()
         self.assertUsage(total=1, free=1)
         self.assertIn(f'also holds {THIRD}', self.reason(SECOND))
+
+
+class GuestTest(gpus_base.RestoredTestCase):
+    """One of two cards of a guest does not answer any more."""
+
+    TWO = flavor.GPURequest(2)
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.assertEqual([FIRST, SECOND], self.claim(A, self.TWO))
+        self.hypervisor.start(A, FIRST, '0000:65:00.1', SECOND)
+        self.sysfs.set_dead(SECOND)
+        self.gpus.refresh()
+        self.assertUsage(total=3, free=1)
+
+    def test_it_starts_with_another_in_its_place(self) -> None:
+        self.assertEqual([FIRST, THIRD], self.claim(A, self.TWO))
+        self.hypervisor.start(A, FIRST, '0000:65:00.1', THIRD)
+        self.gpus.refresh()
+        self.assertUsage(total=2, free=0)
+
+    def test_it_does_not_start_with_fewer_and_keeps_what_it_has(self) -> None:
+        self.assertEqual([THIRD], self.claim(B))
+        self.assertRaises(exceptions.NotEnoughGPUs, self.claim, A, self.TWO)
+        self.assertUsage(total=3, free=0)
+        self.sysfs.set_dead(SECOND, dead=False)
+        self.gpus.refresh()
+        self.assertEqual([FIRST, SECOND], self.claim(A, self.TWO))
