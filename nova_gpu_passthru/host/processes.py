@@ -98,7 +98,7 @@ class Processes:
                      hidden=self._name(_KTHREADD) != 'kthreadd')
 
     def _served_files(self, address: pci.PCIAddress) -> Iterator[str]:
-        """The files that drivers serve, such as dri/card0 and vfio/12.
+        """The files that drivers serve, such as dri/card0 and snd/controlC2.
 
         Each is named in the uevent of a folder below the function's
         (Documentation/ABI/testing/sysfs-uevent).
