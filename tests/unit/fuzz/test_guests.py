@@ -94,6 +94,7 @@ class BreakingHostTest(base.TestCase):
     def assertReadable(self, sysfs: pci.Sysfs, text: str) -> None:
         address = pci.PCIAddress.parse(text)
         function = sysfs.function(address)
+        assert function is not None
         self.assertEqual('', function.fault)
         self.assertEqual(fakes.STUB, function.driver)
         self.assertTrue(sysfs.responds(address))
