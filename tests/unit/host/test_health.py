@@ -18,6 +18,7 @@ import json
 import fixtures
 
 from nova_gpu_passthru import exceptions
+from nova_gpu_passthru import flavor
 from nova_gpu_passthru.guest import domain
 from tests.unit import fakes
 from tests.unit.host import gpus_base
@@ -145,6 +146,20 @@ e0000000-e0ffffff : {THIRD}
         self.assertEqual([SECOND], self.claim(A))
         self.assertIn(f'{FIRST} is gone from the bus', self.log.output)
 
+    def test_card_that_is_dead_at_the_claim_is_not_given(self) -> None:
+        self.sysfs.set_dead(AUDIO)
+        self.assertEqual([SECOND], self.claim(A))
+        self.assertIn(f'{AUDIO} does not answer', self.log.output)
+
+    def test_card_that_was_exchanged_before_the_claim_is_not_given(
+            self) -> None:
+        self.sysfs.remove(SECOND)
+        self.sysfs.add(f'{SECOND} 030200 10de:20b5 driver=vfio-pci group=2')
+        self.assertEqual([THIRD], self.claim(
+            A, flavor.GPURequest(1, '10de:2330')))
+        self.assertIn('is another device now, of model 10de:20b5',
+                      self.log.output)
+
     def test_card_that_lost_a_function_is_not_offered_without_it(
             self) -> None:
         self.sysfs.remove(AUDIO)
@@ -172,6 +187,17 @@ e0000000-e0ffffff : {THIRD}
         self.sysfs.add(f'{FIRST} 030000 1002:68f9 driver=radeon group=1')
         self.gpus.refresh()
         self.assertUsage(total=1, free=1)
+
+    def test_virtual_functions_that_are_gone_are_no_loss(self) -> None:
+        card = '0000:68:00.0 030200 10de:2330 driver=nvidia group=4'
+        vf = '0000:68:00.4 030200 10de:2330 group=5 physfn=0000:68:00.0'
+        self.sysfs.add(f'{card} numvfs=1\n{vf}')
+        self.gpus.refresh()
+        self.assertUsage(total=3, free=3)
+        self.sysfs.remove('0000:68:00.4')
+        (self.sysfs.path('0000:68:00.0') / 'sriov_numvfs').write_text('0')
+        self.gpus.refresh()
+        self.assertUsage(total=4, free=4)
 
     def test_other_card_with_fewer_functions_is_whole(self) -> None:
         self.sysfs.remove(FIRST)

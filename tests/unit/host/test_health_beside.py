@@ -45,6 +45,13 @@ class GroupTest(gpus_base.TestCase):
         self.gpus.refresh()
         self.assertEqual([SECOND], self.claim(A, one))
 
+    # Somebody else may use it, beside libvirt.
+    def test_it_must_not_be_excluded(self) -> None:
+        self.sysfs.set_dead(THIRD)
+        self.start(exclude=[THIRD])
+        self.assertUsage(total=1, free=1)
+        self.assertIn(f'also holds {THIRD}', self.reason(SECOND))
+
     # The guest could reach what a host driver has.
     def test_it_has_to_be_on_its_stub_driver(self) -> None:
         self.sysfs.set_driver(THIRD, 'nvidia')

@@ -133,6 +133,15 @@ class RunTest(TestCase):
         self.assertIn('did not end within 1 s and printed: scrubbing', text)
         self.assertEnded(int(self.wait_for('child')))
 
+    def test_time_out_ends_what_ignores_that(self) -> None:
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova_gpu_passthru.host.hook._GRACE', .1))
+        text = self.failure(
+            f"trap '' TERM; echo $$ >{self.folder}/pid; "
+            f'while [ -e "$0" ]; do sleep .05; done', 1)
+        self.assertEnded(int(self.wait_for('pid')))
+        self.assertNotIn('runs on as process', text)
+
     # sudo runs as root, whom nova-compute may not signal.
     def test_time_out_of_what_another_user_runs_is_told_as_such(
             self) -> None:

@@ -67,6 +67,15 @@ class HookTest(release_base.TestCase):
         self.assertEqual([], self.runs())
         self.assertUsage(total=3, free=2)
 
+    def test_it_does_not_run_if_another_domain_names_the_card_by_now(
+            self) -> None:
+        self.start_with()
+        self.hypervisor.start('by-hand', FIRST)
+        self.take_back(A)
+        self.finish_releases()
+        self.assertEqual([], self.runs())
+        self.assertUsage(total=3, free=2)
+
     def test_it_does_not_run_while_libvirt_does_not_tell(self) -> None:
         self.start_with()
         self.hypervisor.undefine(A)

@@ -95,6 +95,13 @@ class RunningGroupTest(release_base.TestCase):
         self.assertEqual([SECOND, THIRD], sorted(self.runs()))
         self.assertUsage(total=3, free=2)
 
+    def test_the_hook_waits_for_a_guest_made_by_hand_as_well(self) -> None:
+        self.hypervisor.start('by-hand', SECOND)
+        self.gpus.refresh()
+        self.take_back(A)
+        self.finish_releases()
+        self.assertEqual([], self.runs())
+
     def test_the_guest_is_rebooted_meanwhile(self) -> None:
         self.hypervisor.undefine(A)
         self.hypervisor.define(A, SECOND)

@@ -86,6 +86,15 @@ class RestartTest(release_base.TestCase):
         self.come_and_go('by-hand', SECOND)
         self.assertEqual([SECOND], self.runs())
 
+    def test_card_that_was_excluded_meanwhile_is_released_too(self) -> None:
+        self.start_with()
+        self.start(terms=self.terms, exclude=[FIRST])
+        self.gpus.restore([])
+        self.take_back(A)
+        self.finish_releases()
+        self.assertEqual(1, len(self.runs()))
+        self.assertEqual({}, self.records.read())
+
     def test_hook_that_is_gone_keeps_no_card(self) -> None:
         self.start_with()
         self.terms = host_terms.Terms()
