@@ -215,8 +215,8 @@ def _value(conf: cfg.ConfigOpts, name: str) -> Any:
         return conf.gpu_passthru[name]
     except (cfg.Error, ValueError) as error:
         raise exceptions.InvalidOption(
-            f'[gpu_passthru] {name} cannot be used: {error}. Correct the '
-            f'value and start again.') from error
+            f'[gpu_passthru] {name} cannot be used: {error}; correct the '
+            f'value') from error
 
 
 def read_policy(conf: cfg.ConfigOpts) -> policy.Policy:

@@ -87,7 +87,8 @@ def of_configuration(config: cfg.ConfigOpts) -> Iterator[findings.Finding]:
     try:
         conf.check(config)
     except exceptions.InvalidOption as error:
-        yield findings.Finding('nova.conf', str(error), 'correct the value')
+        what, _, cure = str(error).rpartition('; ')
+        yield findings.Finding('nova.conf', what, cure)
         return
     try:
         conf.read_policy(config)

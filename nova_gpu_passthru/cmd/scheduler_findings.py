@@ -100,7 +100,8 @@ def of_weighers(config: cfg.ConfigOpts) -> Iterator[findings.Finding]:
     try:
         conf.check(config, conf.SCHEDULER_OPTS)
     except exceptions.InvalidOption as error:
-        yield findings.Finding('nova.conf', str(error), 'correct the value')
+        what, _, cure = str(error).rpartition('; ')
+        yield findings.Finding('nova.conf', what, cure)
     enabled: set[str] = set()
     modules: set[str] = set()
     for name in config.filter_scheduler.weight_classes:

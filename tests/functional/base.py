@@ -178,6 +178,14 @@ class GPUTestCase(base.ServersTestBase):
             'nova.virt.libvirt.driver.LibvirtDriver'
             '.migrate_disk_and_power_off', power_off_only))
 
+    def evacuate(self, server: dict[str, Any]) -> None:
+        """Lets host1 fail and moves a server from there to host2."""
+        service = self.admin_api.get_services(
+            host='host1', binary='nova-compute')[0]
+        self.computes['host1'].stop()
+        self.admin_api.put_service_force_down(service['id'], True)
+        self._evacuate_server(server, expected_host='host2')
+
     def create_flavor(self, extra_specs: dict[str, str] | None = None) -> str:
         return self._create_flavor(
             memory_mb=256, vcpu=1, disk=1, ephemeral=0,

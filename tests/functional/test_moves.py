@@ -163,11 +163,7 @@ class OtherHostTest(MovesTestCase):
 
     def test_evacuate(self) -> None:
         server = self.create_gpu_server()
-        service = self.admin_api.get_services(
-            host='host1', binary='nova-compute')[0]
-        self.computes['host1'].stop()
-        self.admin_api.put_service_force_down(service['id'], True)
-        self._evacuate_server(server, expected_host='host2')
+        self.evacuate(server)
         self._start_server(server)
         self.assertGPUs_on('host2', server, base.CARD_1)
         # The source finds out when it is back.

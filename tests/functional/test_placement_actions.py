@@ -258,11 +258,7 @@ class MovesTest(ActionsTestCase):
         self.assertGiven(self.server, 'host1', 1)
 
     def test_evacuate(self) -> None:
-        service = self.admin_api.get_services(
-            host='host1', binary='nova-compute')[0]
-        self.computes['host1'].stop()
-        self.admin_api.put_service_force_down(service['id'], True)
-        self._evacuate_server(self.server, expected_host='host2')
+        self.evacuate(self.server)
         self.run_periodic('host2')
         # The source's part is Nova's to take back, once the source is there.
         self.assertEqual(

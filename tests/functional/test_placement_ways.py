@@ -126,11 +126,7 @@ class ByPlacementTest(WaysTestCase):
 
     def test_evacuate(self) -> None:
         server = self.create(1)
-        service = self.admin_api.get_services(
-            host='host1', binary='nova-compute')[0]
-        self.computes['host1'].stop()
-        self.admin_api.put_service_force_down(service['id'], True)
-        self._evacuate_server(server, expected_host='host2')
+        self.evacuate(server)
         self.restart_compute_service('host1')
         self._start_server(server)
         self.assertPools(0, 1)

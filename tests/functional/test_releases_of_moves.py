@@ -76,11 +76,7 @@ class OtherHostTest(MovesTestCase):
         self.assertGPUs(self.server, base.CARD_1)
 
     def test_evacuate(self) -> None:
-        service = self.admin_api.get_services(
-            host='host1', binary='nova-compute')[0]
-        self.computes['host1'].stop()
-        self.admin_api.put_service_force_down(service['id'], True)
-        self._evacuate_server(self.server, expected_host='host2')
+        self.evacuate(self.server)
         self._start_server(self.server)
         self.assertEqual([], self.hook.runs)
         self.restart_compute_service('host1')

@@ -125,7 +125,7 @@ class OptionsTest(TestCase):
         error = self.assertRaises(exceptions.InvalidOption, conf.check,
                                   self.read(f'{name} = {text}'))
         self.assertIn(f'[gpu_passthru] {name} cannot be used', str(error))
-        self.assertIn('Correct the value', str(error))
+        self.assertIn('correct the value', str(error))
 
     def test_defaults_are_values_that_the_options_can_have(self) -> None:
         conf.check(self.read())
